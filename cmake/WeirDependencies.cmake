@@ -14,6 +14,7 @@
 #              OPENMPI, MPICH WEIR_<X>_CC and WEIR_<X>_RUN (programs)
 #              BENCHMARK benchmark::benchmark
 #              GLOO (perf/tcp_compare compiles against it by itself)
+#              PYTORCH WEIR_PYTORCH_* of cmake/WeirPyTorch.cmake
 
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
@@ -269,6 +270,17 @@ if(WEIR_GLOO_INCLUDE_DIR AND WEIR_GLOO_LIBRARY)
 endif()
 weir_optional(GLOO "Gloo" WEIR_GLOO_BOTH found "peer of perf/tcp_compare"
   "not found, install libgloo-dev")
+
+# ---- PyTorch -------------------------------------------------------------------------------------
+
+include(WeirPyTorch)
+if(WEIR_SANITIZE)  # Python is not linked with its runtime
+  set(WEIR_PYTORCH_MISSING "not in builds with sanitizers")
+else()
+  weir_find_pytorch()
+endif()
+weir_optional(PYTORCH "PyTorch" WEIR_PYTORCH_VERSION "${WEIR_PYTORCH_VERSION}"
+  "Python package weir, backend of torch.distributed" "${WEIR_PYTORCH_MISSING}")
 
 find_package(benchmark QUIET)
 weir_optional(BENCHMARK "Google Benchmark" benchmark_FOUND "${benchmark_VERSION}" "micro-benchmarks"

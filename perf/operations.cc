@@ -184,6 +184,12 @@ double twice_all_but_own_block(int rank_count) { return 2 * all_but_own_block(ra
 weir_result_t start_all_reduce(const Call& c) {
   return weir_all_reduce(c.comm, c.send, c.recv, c.count, c.type, c.op, c.request);
 }
+// Each rank has one leaf, so one node of the tree over all of them.
+weir_result_t start_all_reduce_leaves(const Call& c) {
+  if (weir_partial_type(c.type) != c.type) return WEIR_ERROR_UNSUPPORTED;
+  return weir_all_reduce_leaves(c.comm, c.send, c.recv, c.count, c.where.rank_count, c.type, c.op,
+                                c.request);
+}
 weir_result_t start_all_gather(const Call& c) {
   return weir_all_gather(c.comm, c.send, c.recv, c.count, c.type, c.request);
 }
@@ -278,6 +284,13 @@ constexpr Operation kOperations[] = {
      .expected = reduced,
      .bus_factor = twice_all_but_own_block,
      .start = start_all_reduce},
+    {.program = "all_reduce_leaves_perf",
+     .c_name = "weir_all_reduce_leaves",
+     .reduces = true,
+     .geometry = whole_vectors,
+     .expected = reduced,
+     .bus_factor = twice_all_but_own_block,
+     .start = start_all_reduce_leaves},
     {.program = "all_gather_perf",
      .c_name = "weir_all_gather",
      .geometry = all_gather_geometry,

@@ -470,6 +470,114 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_scatter(weir_comm_t comm, const void
 /* Returns on every rank after every rank has called it. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_barrier(weir_comm_t comm, weir_request_t* request);
 
+/* ---- Sums over leaves ----------------------------------------------------------------------- */
+/*
+ * A reduction over a fixed number L of operands, the *leaves*, whose bits do not depend on the
+ * number of ranks: not on n, nor on size, transport, algorithm and instruction set. Leaves are, for
+ * example, L parts of the inner dimension of a matrix product, of which each of n ranks computes
+ * L / n products (tensor parallelism), or L microbatches (data parallelism).
+ *
+ * Order. Every element is folded as a balanced binary tree:
+ *   node(0, k) = leaf k
+ *   node(l, k) = node(l - 1, 2k) op node(l - 1, 2k + 1)
+ *   result     = node(ceil(log2(L)), 0)
+ * A node without one of its two operands is the other one, unchanged, and without both it is
+ * absent; leaves from L on are absent, and the caller may leave out others. So an absent leaf never
+ * turns -0 into +0.
+ *
+ * Arithmetic. Leaves are of `type`, or *partial results* already: f32 for f16, bf16 and fp8, else
+ * of the type itself. All folds are in partial results; the result is divided, if it is an average,
+ * by L, whether or not all leaves are present, and then rounded once, to nearest even. Otherwise as
+ * weir_redop_t says, without WEIR_COMM_NCCL_ARITHMETIC; a NaN in a result is the positive quiet
+ * one. If no leaf is present the result is the neutral value: of sum and average -0 (integers 0),
+ * of product 1, of maximum the least value of a partial result (-infinity), of minimum the
+ * greatest. The bits are those of a thread in the default floating-point environment. Reductions:
+ * WEIR_SUM, WEIR_AVG, WEIR_PROD, WEIR_MAX, WEIR_MIN; not those of weir_redop_create_premul_sum.
+ *
+ * Shares. Rank r of n holds consecutive leaves (weir_leaf_share), as many as the others or one
+ * more. It folds them to *nodes* of the tree (weir_tree_fold, which needs no communicator) and
+ * gives these to a collective, where they meet those of the other ranks. A share of 2^k leaves that
+ * begins at a multiple of 2^k is one node; others are several, so L and n should be powers of two
+ * where speed counts: then each rank sends as much as in weir_all_reduce of partial results.
+ * Docs: docs/leaves.md.
+ */
+
+#define WEIR_LEAF_COUNT_MAX 32768
+
+/* The type of partial results of `type`; `type` itself for an unknown one. */
+WEIR_API weir_datatype_t weir_partial_type(weir_datatype_t type);
+
+/* What a rank holds. It begins as WEIR_LEAF_SHARE_INIT. */
+typedef struct weir_leaf_share_t {
+  size_t struct_bytes;
+  int first_leaf;
+  int leaf_count;    /* of this rank; 0 for some ranks if there are fewer leaves than ranks */
+  int node_count;    /* that its leaves are folded to: at most 1 + 2 log2(leaf_count) */
+  int node_capacity; /* arrays that weir_tree_fold needs, at least node_count */
+} weir_leaf_share_t;
+
+#define WEIR_LEAF_SHARE_INIT \
+  { sizeof(weir_leaf_share_t), 0, 0, 0, 0 }
+
+/* The share of `rank` of `rank_count`, of `leaf_count` leaves in all (1 to WEIR_LEAF_COUNT_MAX).
+ * The first leaf_count % rank_count ranks have one leaf more than the others. Thread-safe. */
+WEIR_API WEIR_MUST_CHECK weir_result_t weir_leaf_share(int leaf_count, int rank_count, int rank,
+                                                       weir_leaf_share_t* share);
+
+/* The leaves of a rank on their way to nodes. It begins as WEIR_TREE_FOLD_INIT with the fields up
+ * to `nodes` set; these stay as they are until the last leaf. Used by one thread at a time. */
+typedef struct weir_tree_fold_t {
+  size_t struct_bytes;
+  int leaf_count; /* of all ranks */
+  int rank_count;
+  int rank;
+  weir_datatype_t type;
+  weir_redop_t op; /* WEIR_AVG: sums, which the collective divides */
+  size_t count;    /* elements of a leaf */
+  /* The caller's memory: node_capacity arrays of `count` partial results, one after the other. */
+  void* nodes;
+  /* Written by weir_tree_fold. 0 begins again. */
+  int folded_count; /* leaves of this rank so far */
+  uint64_t state;
+} weir_tree_fold_t;
+
+#define WEIR_TREE_FOLD_INIT \
+  { sizeof(weir_tree_fold_t), 0, 0, 0, WEIR_FLOAT32, WEIR_SUM, 0, NULL, 0, 0 }
+
+/* Folds the next leaves of the rank, in their order: all in one call, or one by one as they are
+ * computed. leaves[i]: `count` elements of `leaf_type` (fold->type or its partial type) outside of
+ * fold->nodes, only read, and free again when the call returns; NULL: this leaf is absent. `leaves`
+ * NULL: all of these are. After the last leaf of the share the first node_count arrays of `nodes`
+ * are the rank's nodes; absent ones are filled with a value that changes no other. Local; makes no
+ * use of a communicator. WEIR_ERROR_INVALID_ARGUMENT: a field or an argument is out of range, or
+ * these are more leaves than are left; nothing was folded. */
+WEIR_API WEIR_MUST_CHECK weir_result_t weir_tree_fold(weir_tree_fold_t* fold,
+                                                      const void* const* leaves, int leaf_count,
+                                                      weir_datatype_t leaf_type);
+
+/* Collective. result[i] of every rank = the tree over all `leaf_count` leaves, i < count. `nodes`:
+ * node_count arrays of `count` partial results, as weir_tree_fold leaves them (NULL if there are
+ * none). leaf_count, count, type and op are the same on all ranks, else WEIR_ERROR_MISMATCH on all.
+ * In place: result == nodes, if the type is its own partial type. Host memory only. */
+WEIR_API WEIR_MUST_CHECK weir_result_t weir_all_reduce_leaves(weir_comm_t comm, const void* nodes,
+                                                              void* result, size_t count,
+                                                              int leaf_count, weir_datatype_t type,
+                                                              weir_redop_t op,
+                                                              weir_request_t* request);
+
+/* Likewise; only `root` receives. result may be NULL elsewhere. */
+WEIR_API WEIR_MUST_CHECK weir_result_t weir_reduce_leaves(weir_comm_t comm, const void* nodes,
+                                                          void* result, size_t count,
+                                                          int leaf_count, weir_datatype_t type,
+                                                          weir_redop_t op, int root,
+                                                          weir_request_t* request);
+
+/* Likewise, of leaves that hold n blocks of recv_count: rank r receives block r. In place:
+ * result == nodes + r * recv_count elements. */
+WEIR_API WEIR_MUST_CHECK weir_result_t weir_reduce_scatter_leaves(
+    weir_comm_t comm, const void* nodes, void* result, size_t recv_count, int leaf_count,
+    weir_datatype_t type, weir_redop_t op, weir_request_t* request);
+
 /* ---- Point to point ------------------------------------------------------------------------- */
 /* The k-th send of rank a to rank b meets the k-th recv of b from a; types and counts must agree.
  * Different numbers of bytes are WEIR_ERROR_MISMATCH; types of the same size are not compared.

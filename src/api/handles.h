@@ -49,6 +49,14 @@ struct weir_arena {
   }
 };
 
+namespace weir::api {
+
+// Starts a collective whose arguments are right; without a request and outside of a group, also
+// waits for it.
+weir_result_t submit(weir_comm_t comm, const engine::Call& call, weir_request_t* request);
+
+}  // namespace weir::api
+
 namespace weir {
 
 // As weir_send and weir_recv with a buffer that the caller knows to lie on `device`; also on a

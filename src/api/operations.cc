@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "api/buffers.h"
 #include "api/checks.h"
 #include "api/errors.h"
 #include "api/handles.h"
@@ -19,10 +20,15 @@ using weir::Collective;
 using weir::DataType;
 using weir::Rank;
 using weir::Status;
+using weir::api::check_buffers;
+using weir::api::extent;
 using weir::api::guarded;
 using weir::api::invalid;
+using weir::api::kBytesMax;
 using weir::api::report;
 using weir::api::set_reduction;
+using weir::api::Sides;
+using weir::api::submit;
 using weir::api::valid_type;
 using weir::comm::Communicator;
 using weir::comm::in_callback;
@@ -111,7 +117,9 @@ weir_result_t launch(weir_comm_t comm, weir_request_t* out, Fill fill) {
   return report(communicator.finish(request), comm);
 }
 
-weir_result_t submit(weir_comm_t comm, const Call& call, weir_request_t* out) {
+}  // namespace
+
+weir_result_t weir::api::submit(weir_comm_t comm, const Call& call, weir_request_t* out) {
   if (out == nullptr && t_call_nesting == 0) [[likely]] {
     const Status status = comm->comm->run(call);
     return status.ok() ? WEIR_OK : report(status, comm);
@@ -119,26 +127,19 @@ weir_result_t submit(weir_comm_t comm, const Call& call, weir_request_t* out) {
   return launch(comm, out, [&](Request& request) {
     request.kind = RequestKind::kCollective;
     request.call = call;
-    const Rank n = comm->comm->rank_count();
-    if (call.block_counts != nullptr) {
-      request.block_counts.assign(call.block_counts, call.block_counts + n);
-    }
-    if (call.block_displacements != nullptr) {
-      request.block_displacements.assign(call.block_displacements, call.block_displacements + n);
-    }
-    if (call.recv_counts != nullptr) {
-      request.recv_counts.assign(call.recv_counts, call.recv_counts + n);
-    }
-    if (call.recv_displacements != nullptr) {
-      request.recv_displacements.assign(call.recv_displacements, call.recv_displacements + n);
-    }
+    const auto keep = [n = comm->comm->rank_count()](const size_t* values, auto& to) {
+      if (values != nullptr) to.assign(values, values + n);
+    };
+    keep(call.block_counts, request.block_counts);
+    keep(call.block_displacements, request.block_displacements);
+    keep(call.recv_counts, request.recv_counts);
+    keep(call.recv_displacements, request.recv_displacements);
   });
 }
 
-// ---- Arguments -------------------------------------------------------------------------------
+namespace {
 
-// The largest buffer: what a pointer difference can express.
-constexpr size_t kBytesMax = PTRDIFF_MAX;
+// ---- Arguments -------------------------------------------------------------------------------
 
 bool is_right_type_and_count(weir_datatype_t type, size_t count, size_t block_count) {
   if (!valid_type(type)) return false;
@@ -157,40 +158,6 @@ std::string wrong_type_or_count(weir_datatype_t type, size_t count, size_t block
 
 weir_result_t wrong(weir_comm_t comm, const char* function, const std::string& text) {
   return invalid(fmt::format("{} on '{}': {}", function, comm->comm->name(), text), comm);
-}
-
-bool overlaps(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
-  const auto x = reinterpret_cast<uintptr_t>(a);
-  const auto y = reinterpret_cast<uintptr_t>(b);
-  return x < y + b_bytes && y < x + a_bytes;
-}
-
-struct Sides {
-  size_t send_bytes;
-  size_t recv_bytes;
-  bool sends = true;            // this rank reads its send buffer
-  bool receives = true;         // this rank writes its receive buffer
-  size_t in_place_at = 0;       // in place is recv == send + this
-  bool offset_in_recv = false;  // or send == recv + in_place_at
-};
-
-// Buffers: not NULL where used, and either apart or exactly in place. Sets call.in_place.
-// Returns what is wrong, or nullptr.
-const char* check_buffers(const void* send, const void* recv, const Sides& sides, Call& call) {
-  if (sides.sends && sides.send_bytes > 0 && send == nullptr) return "send is NULL";
-  if (sides.receives && sides.recv_bytes > 0 && recv == nullptr) return "recv is NULL";
-  if (!sides.sends || !sides.receives || sides.send_bytes == 0 || sides.recv_bytes == 0)
-    return nullptr;
-  const auto* s = static_cast<const char*>(send);
-  const auto* r = static_cast<const char*>(recv);
-  if (sides.offset_in_recv ? s == r + sides.in_place_at : r == s + sides.in_place_at) {
-    call.in_place = true;
-    return nullptr;
-  }
-  if (overlaps(send, sides.send_bytes, recv, sides.recv_bytes)) {
-    return "send and recv overlap other than in place";
-  }
-  return nullptr;
 }
 
 std::string check_root(weir_comm_t comm, int root) {
@@ -476,24 +443,6 @@ weir_result_t weir_barrier(weir_comm_t comm, weir_request_t* request) {
 
 // ---- v-variants ------------------------------------------------------------------------------
 
-namespace {
-
-// The end of the furthest block, in elements; false when that overflows.
-bool extent(const size_t* counts, const size_t* displacements, Rank n, size_t element,
-            size_t* end) {
-  size_t next = 0;
-  *end = 0;
-  for (Rank i = 0; i < n; ++i) {
-    const size_t begin = displacements != nullptr ? displacements[i] : next;
-    if (counts[i] > kBytesMax / element || begin > kBytesMax / element - counts[i]) return false;
-    next = begin + counts[i];
-    *end = std::max(*end, next);
-  }
-  return true;
-}
-
-}  // namespace
-
 weir_result_t weir_reduce_scatter_v(weir_comm_t comm, const void* send, void* recv,
                                     const size_t* counts, weir_datatype_t type, weir_redop_t op,
                                     weir_request_t* request) {
@@ -562,8 +511,9 @@ weir_result_t weir_all_gather_v(weir_comm_t comm, const void* send, void* recv,
                                     Sides{.send_bytes = counts[r] * element,
                                           .recv_bytes = end * element,
                                           .in_place_at = before * element,
-                                          .offset_in_recv = true},
-                                    call);
+                                          .offset_in_recv = true,
+                                          .recv_blocks = {counts, displacements}},
+                                    call, n, element);
     if (why != nullptr) return wrong(comm, kFunction, why);
     return submit(comm, call, request);
   });
@@ -603,9 +553,12 @@ weir_result_t weir_all_to_all_v(weir_comm_t comm, const void* send, const size_t
     call.recv_displacements = recv_displacements;
     call.input = send;
     call.output = recv;
-    const char* why = check_buffers(
-        send, recv, Sides{.send_bytes = send_end * element, .recv_bytes = recv_end * element},
-        call);
+    const char* why = check_buffers(send, recv,
+                                    Sides{.send_bytes = send_end * element,
+                                          .recv_bytes = recv_end * element,
+                                          .send_blocks = {send_counts, send_displacements},
+                                          .recv_blocks = {recv_counts, recv_displacements}},
+                                    call, n, element);
     if (call.in_place) why = "send and recv must not be the same buffer";
     if (why != nullptr) return wrong(comm, kFunction, why);
     return submit(comm, call, out);

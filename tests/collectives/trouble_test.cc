@@ -522,6 +522,44 @@ TEST(Abort, ReachesPeersThatWait) {
       with_timeout(60'000));
 }
 
+// Tensors of a list lie where they lie: what is between the blocks of a buffer is not the buffer's.
+TEST(Arguments, BlocksOfTwoBuffersMayLieBetweenEachOther) {
+  run_threads(2, [](int rank, weir_comm_t comm) {
+    constexpr size_t kOne = 40'000;
+    std::vector<float> all(4 * kOne, -1);
+    const std::vector<size_t> counts(2, kOne);
+    const std::vector<size_t> first_and_third = {0, 2 * kOne};
+    std::fill_n(all.begin() + kOne, kOne, static_cast<float>(rank + 1));
+    ASSERT_EQ(weir_all_gather_v(comm, all.data() + kOne, all.data(), counts.data(),
+                                first_and_third.data(), WEIR_FLOAT32, nullptr),
+              WEIR_OK)
+        << weir_last_error(comm);
+    for (size_t i = 0; i < kOne; ++i) {
+      ASSERT_EQ(all[i], 1);
+      ASSERT_EQ(all[2 * kOne + i], 2);
+      ASSERT_EQ(all[kOne + i], static_cast<float>(rank + 1));
+      ASSERT_EQ(all[3 * kOne + i], -1);
+    }
+    // Sends the second and fourth part, receives into the first and third.
+    std::fill_n(all.begin() + kOne, kOne, static_cast<float>(10 * rank));
+    std::fill_n(all.begin() + 3 * kOne, kOne, static_cast<float>(10 * rank + 1));
+    ASSERT_EQ(
+        weir_all_to_all_v(comm, all.data() + kOne, counts.data(), first_and_third.data(),
+                          all.data(), counts.data(), first_and_third.data(), WEIR_FLOAT32, nullptr),
+        WEIR_OK)
+        << weir_last_error(comm);
+    for (size_t i = 0; i < kOne; ++i) {
+      ASSERT_EQ(all[i], static_cast<float>(rank));
+      ASSERT_EQ(all[2 * kOne + i], static_cast<float>(10 + rank));
+    }
+    const std::vector<size_t> by_one = {0, kOne + 1};
+    EXPECT_EQ(weir_all_to_all_v(comm, all.data() + kOne, counts.data(), first_and_third.data(),
+                                all.data(), counts.data(), by_one.data(), WEIR_FLOAT32, nullptr),
+              WEIR_ERROR_INVALID_ARGUMENT);
+    expect_text(comm, "overlap");
+  });
+}
+
 TEST(Arguments, AreRefusedWithTheValueAndNothingIsSent) {
   run_threads(2, [](int rank, weir_comm_t comm) {
     float data[8] = {};

@@ -222,7 +222,8 @@ INSTANTIATE_TEST_SUITE_P(All, PerfParsers,
                          testing::Values("all_reduce_perf", "all_gather_perf",
                                          "reduce_scatter_perf", "alltoall_perf", "alltoallv_perf",
                                          "broadcast_perf", "reduce_perf", "gather_perf",
-                                         "scatter_perf", "sendrecv_perf", "tag_sendrecv_perf"));
+                                         "scatter_perf", "sendrecv_perf", "tag_sendrecv_perf",
+                                         "all_reduce_leaves_perf"));
 
 // What the real programs refuse, the readers above refuse too.
 TEST(PerfParsersThemselves, RefuseWhatTheirModelsRefuse) {

@@ -182,7 +182,7 @@ TEST(PerfTools, BusBandwidthIsAlgorithmBandwidthTimesTheFactor) {
       {"all_reduce_perf", 4.0 / 3}, {"all_gather_perf", 2.0 / 3}, {"reduce_scatter_perf", 2.0 / 3},
       {"alltoall_perf", 2.0 / 3},   {"broadcast_perf", 1},        {"reduce_perf", 1},
       {"gather_perf", 2.0 / 3},     {"scatter_perf", 2.0 / 3},    {"sendrecv_perf", 1},
-      {"tag_sendrecv_perf", 1},
+      {"tag_sendrecv_perf", 1},     {"all_reduce_leaves_perf", 4.0 / 3},
   };
   for (const auto& [tool, factor] : factors) {
     const std::string path = temporary_path("factor.json");

@@ -72,6 +72,8 @@ const std::vector<Rule>& rules() {
         "core/plugin/registry.h", "cuda/", "ncclnet/", "net/stream.h", "offload/",
         "plugins/hook_seal/cipher.h"}},
       {"examples/", {"weir/"}},
+      // PyTorch's backend is a user of the C API.
+      {"python/", {"python/", "weir/"}},
   };
   return kRules;
 }
@@ -79,7 +81,7 @@ const std::vector<Rule>& rules() {
 bool is_of_the_project(const std::string& include) {
   static const std::vector<std::string_view> kRoots = {
       "core/", "net/",  "cuda/", "nccl_search/", "ncclnet/",  "plugins/", "api/",
-      "weir/", "nccl/", "perf/", "offload/",     "hostcuda/", "tools/"};
+      "weir/", "nccl/", "perf/", "offload/",     "hostcuda/", "tools/", "python/"};
   return std::any_of(kRoots.begin(), kRoots.end(),
                      [&](std::string_view root) { return include.starts_with(root); });
 }
@@ -162,7 +164,8 @@ TEST(FolderRule, EveryIncludeIsOneThatItsFolderMayHave) {
   size_t seen = 0;
   for (const std::string& path : files()) {
     const bool counts = starts_with(path, "src/") || starts_with(path, "tools/") ||
-                        starts_with(path, "perf/") || starts_with(path, "examples/");
+                        starts_with(path, "perf/") || starts_with(path, "examples/") ||
+                        starts_with(path, "python/");
     if (!is_source(path) || !counts) continue;
     for (const Include& include : includes_of(read(path))) {
       if (!include.is_quoted) continue;
@@ -201,6 +204,7 @@ TEST(FolderRule, TheRuleRefusesWhatItMust) {
   EXPECT_NE(broken_folder_rule("src/core/engine/x.cc", "plugins/tcp/tcp.h"), "");
   EXPECT_NE(broken_folder_rule("src/offload/store/x.cc", "core/comm/communicator.h"), "");
   EXPECT_NE(broken_folder_rule("examples/x.c", "core/base/log.h"), "");
+  EXPECT_NE(broken_folder_rule("python/src/x.cc", "core/base/log.h"), "");
   EXPECT_NE(broken_folder_rule("tools/weir_info/x.cc", "nccl/comm/comm.h"), "");
   EXPECT_NE(broken_folder_rule("src/unheard_of/x.cc", "core/base/log.h"), "");
   EXPECT_EQ(broken_folder_rule("src/hostcuda/core/x.cc", "cuda/kernels/reduce_host.h"), "");

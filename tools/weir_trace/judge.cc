@@ -90,12 +90,14 @@ std::string whereabouts(const Record& record, uint64_t sequence) {
 std::string difference(const Called& ours, const Called& theirs) {
   const auto collective = [](const Called& call) { return call.what & 0xff; };
   const auto type = [](const Called& call) { return call.what >> 8 & 0xff; };
-  const auto root = [](const Called& call) { return call.what >> 32; };
+  const auto root = [](const Called& call) { return engine::root_of(call.what); };
+  const auto leaves = [](const Called& call) { return engine::leaf_count_of(call.what); };
   if (collective(ours) != collective(theirs)) return "another operation";
   std::vector<std::string> parts;
   if (ours.count != theirs.count) parts.push_back("another count");
   if (type(ours) != type(theirs)) parts.push_back("another type");
   if (root(ours) != root(theirs)) parts.push_back("another root");
+  if (leaves(ours) != leaves(theirs)) parts.push_back("another number of leaves");
   if ((ours.what & 0xffff0000u) != (theirs.what & 0xffff0000u)) {
     parts.push_back("another reduction");
   }

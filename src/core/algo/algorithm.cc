@@ -52,6 +52,7 @@ sched::Program compile(const Algorithm& algorithm, const Problem& problem, Rank 
   program.rank_count = problem.rank_count;
   program.root = problem.root;
   program.shape = algorithm.shape(problem);
+  program.shape.leaf_count = problem.leaf_count;
   sched::Builder builder(rank, &program.ops, &program.operands);
   const uint32_t step_count = algorithm.step_count(problem, rank);
   for (uint32_t step = 0; step < step_count; ++step) {

@@ -82,6 +82,9 @@ struct Problem {
   bool in_place = false;
 
   BlockLengths lengths = BlockLengths::kEqual;
+
+  // The number of leaves of a fold over leaves (sched/op.h); 0: each rank contributes once.
+  uint32_t leaf_count = 0;
 };
 
 class Imported;
@@ -147,6 +150,10 @@ struct Algorithm {
   const Imported* imported = nullptr;  // set for programs from elsewhere
 };
 
+// The signal of Weir's programs over user windows that says "you may use my buffers". Where ranks
+// agree on windows before an operation, all have said so then.
+inline constexpr uint8_t kWindowsEntered = 0;
+
 inline bool uses_messages(const Algorithm& algorithm) {
   return !algorithm.needs_mapped && !algorithm.needs_user_windows;
 }
@@ -164,8 +171,11 @@ struct NamedCollective {
 // The inverse of name_of.
 std::optional<NamedCollective> collective_named(std::string_view name);
 
-// Every algorithm, listed by hand in registry.cc.
+// Every algorithm, listed by hand in registry.cc, but for those of folds over leaves.
 std::span<const Algorithm* const> all_algorithms();
+// Those of folds over leaves (leaves.cc): their programs fold every element as the tree over all
+// leaves. They support problems with a leaf_count, and the others those without.
+std::span<const Algorithm* const> leaf_algorithms();
 // Finds an algorithm by collective and name, among all of them or among those given; nullptr when
 // there is none.
 const Algorithm* find_algorithm(Collective collective, std::string_view name);

@@ -105,6 +105,18 @@ extern const Algorithm kForestAllGather;
 extern const Algorithm kForestBroadcast;
 extern const Algorithm kForestReduce;
 
+// leaves.cc
+extern const Algorithm kLeavesDirectAllReduce;
+extern const Algorithm kLeavesTwoPhaseAllReduce;
+extern const Algorithm kLeavesDoublingAllReduce;
+extern const Algorithm kLeavesOrderedAllReduce;
+extern const Algorithm kLeavesDirectReduceScatter;
+extern const Algorithm kLeavesPairwiseReduceScatter;
+extern const Algorithm kLeavesDirectReduce;
+extern const Algorithm kLeavesTwoPhaseReduce;
+extern const Algorithm kLeavesOrderedReduce;
+extern const Algorithm kLeavesLinearReduce;
+
 // hierarchical_all_reduce.cc
 extern const Algorithm kHierarchicalAllReduce;
 
@@ -116,6 +128,10 @@ extern const Algorithm kHierarchicalAllGather;
 
 // hierarchical_broadcast.cc
 extern const Algorithm kHierarchicalBroadcast;
+
+// hierarchical_gather.cc
+extern const Algorithm kHierarchicalGather;
+extern const Algorithm kHierarchicalScatter;
 
 // hierarchical_all_to_all.cc
 extern const Algorithm kHierarchicalAllToAll;

@@ -6,6 +6,9 @@
 //
 // In place: all of the Input that others need is staged before the signal, and Output is written
 // only after all others have signalled or, for the rank's own part, when nothing else will be read.
+#include <algorithm>
+#include <vector>
+
 #include "core/algo/catalog.h"
 #include "core/algo/support.h"
 
@@ -17,14 +20,30 @@ using sched::kAllRanks;
 using sched::Ref;
 using sched::Shape;
 
-// Output chunk = fold in rank order of own Input chunk and slot `slot` of every other rank.
-void emit_fold(const Problem& problem, Rank rank, uint32_t chunk, uint32_t slot, Builder& builder) {
+// Where a rank has no slot for its own block, the one for `reader`. Slices are longer then, of two
+// ranks twice as long; scatter and all_to_all of some kilobytes lose by it (docs/performance.md).
+Ref staged_for(Rank reader, Rank owner) {
+  return Builder::staging_at(owner, reader < owner ? reader : reader - 1);
+}
+
+// Copies all chunks of Input, except the one for the rank itself, to where staged_for says.
+void stage_for_others(const Problem& problem, Rank rank, Builder& b) {
+  const uint32_t after = problem.rank_count - rank - 1;
+  if (rank > 0) b.copy(b.staging(0), b.input(0), rank);
+  if (after > 0) b.copy(b.staging(rank), b.input(rank + 1), after);
+}
+
+// Output chunk = fold in rank order of own Input chunk and `others` of every other rank.
+template <typename Others>
+void emit_fold(const Problem& problem, Rank rank, uint32_t chunk, Others others, Builder& builder) {
   std::vector<Ref> operands(problem.rank_count);
   for (Rank peer = 0; peer < problem.rank_count; ++peer) {
-    operands[peer] = peer == rank ? builder.input(chunk) : Builder::staging_at(peer, slot);
+    operands[peer] = peer == rank ? builder.input(chunk) : others(peer);
   }
   builder.reduce(builder.output(chunk), operands);
 }
+
+Ref first_slot(Rank peer) { return Builder::staging_at(peer, 0); }
 
 Shape shape_one_slot(const Problem& problem) {
   return {.chunk_count = block_count(problem.collective, problem.rank_count),
@@ -38,21 +57,27 @@ Shape shape_slot_per_rank(const Problem& problem) {
           .signal_count = 1};
 }
 
+Shape shape_slot_for_each_other(const Problem& problem) {
+  return {.chunk_count = block_count(problem.collective, problem.rank_count),
+          .staging_slots = std::max(1u, problem.rank_count - 1),
+          .signal_count = 1};
+}
+
 void all_reduce_step(const Problem& problem, Rank rank, uint32_t /*step*/, Builder& b) {
   if (emit_alone(problem, 1, b)) return;
   b.copy(b.staging(0), b.input(0));
   b.signal(kAllRanks, 0);
   b.wait(kAllRanks, 0, 1);
-  emit_fold(problem, rank, 0, 0, b);
+  emit_fold(problem, rank, 0, first_slot, b);
 }
 
 void reduce_scatter_step(const Problem& problem, Rank rank, uint32_t /*step*/, Builder& b) {
-  const Rank n = problem.rank_count;
   if (emit_alone(problem, 1, b)) return;
-  stage_all_but(0, n, rank, b);
+  stage_for_others(problem, rank, b);
   b.signal(kAllRanks, 0);
   b.wait(kAllRanks, 0, 1);
-  emit_fold(problem, rank, rank, rank, b);
+  emit_fold(
+      problem, rank, rank, [rank](Rank peer) { return staged_for(rank, peer); }, b);
 }
 
 void all_gather_step(const Problem& problem, Rank rank, uint32_t /*step*/, Builder& b) {
@@ -98,7 +123,7 @@ void reduce_step(const Problem& problem, Rank rank, uint32_t /*step*/, Builder& 
   if (emit_alone(problem, 1, b)) return;
   if (rank == problem.root) {
     b.wait(kAllRanks, 0, 1);
-    emit_fold(problem, rank, 0, 0, b);
+    emit_fold(problem, rank, 0, first_slot, b);
   } else {
     b.copy(b.staging(0), b.input(0));
     b.signal(problem.root, 0);
@@ -172,7 +197,7 @@ const Algorithm kDirectReduceScatter = {
     .lengths = BlockLengths::kKnownToAll,
     .symmetry = Symmetry::kShift,
     .supports = mapped_staging,
-    .shape = shape_slot_per_rank,
+    .shape = shape_slot_for_each_other,
     .step_count = one_step,
     .step = reduce_scatter_step,
     .formula = {"(n-1) c x + s + (n-1) c (y + z)",

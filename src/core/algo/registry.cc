@@ -79,19 +79,30 @@ constexpr std::array kAll = {
     &kWindowGather,
     &kBinomialGather,
     &kLinearGather,
+    &kHierarchicalGather,
     // Scatter
     &kDirectScatter,
     &kWindowScatter,
     &kBinomialScatter,
     &kLinearScatter,
+    &kHierarchicalScatter,
     // Barrier
     &kDirectBarrier,
     &kDisseminationBarrier,
 };
 
+constexpr std::array kOfLeaves = {
+    &kLeavesDirectAllReduce,  &kLeavesTwoPhaseAllReduce,   &kLeavesDoublingAllReduce,
+    &kLeavesOrderedAllReduce, &kLeavesDirectReduceScatter, &kLeavesPairwiseReduceScatter,
+    &kLeavesDirectReduce,     &kLeavesTwoPhaseReduce,      &kLeavesOrderedReduce,
+    &kLeavesLinearReduce,
+};
+
 }  // namespace
 
 std::span<const Algorithm* const> all_algorithms() { return kAll; }
+
+std::span<const Algorithm* const> leaf_algorithms() { return kOfLeaves; }
 
 const Algorithm* find_algorithm(Collective collective, std::string_view name) {
   return find_algorithm(collective, name, kAll);

@@ -22,7 +22,7 @@ using sched::kAllRanks;
 using sched::Ref;
 using sched::Shape;
 
-constexpr uint8_t kEntered = 0;
+constexpr uint8_t kEntered = kWindowsEntered;
 constexpr uint8_t kLeft = 1;
 
 Shape block_shape(const Problem& problem) {

@@ -165,6 +165,12 @@ constexpr SettingInfo kTable[] = {
      "Folder of these files; unset: a private one in XDG_RUNTIME_DIR, /dev/shm or /tmp."},
     {"WEIR_RECORDER_NCCL", Kind::kBool, "0", "",
      "The recorder also keeps the calls of communicators that go to the real NCCL."},
+    {"WEIR_IN_PLACE_OF", Kind::kChoice, "", "gloo",
+     "The Python package weir is PyTorch's backend gloo; python -m weir.run sets it "
+     "(pytorch.md)."},
+    {"WEIR_IN_PLACE_REPORT", Kind::kBool, "0", "",
+     "At its end each process in which the Python package took Gloo's place prints what Weir "
+     "served."},
     {"WEIR_RANK", Kind::kInteger, "", "0..65535",
      "Rank of this process, where no launcher says it; goes with WEIR_SIZE."},
     {"WEIR_SIZE", Kind::kInteger, "", "1..65536",

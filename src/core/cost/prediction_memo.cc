@@ -8,7 +8,7 @@ namespace weir::cost {
 namespace {
 
 // A member that is added must become part of the key, unless it follows from others (nodes).
-static_assert(sizeof(algo::Problem) == 96);
+static_assert(sizeof(algo::Problem) == 104);
 static_assert(sizeof(RankLayout) == 96);
 static_assert(sizeof(Slicing) == 16);
 
@@ -53,6 +53,7 @@ PredictionMemo::Key PredictionMemo::key_of(const algo::Algorithm& algorithm, con
   digest.add(problem.lanes_max);
   digest.add(problem.in_place);
   digest.add(problem.lengths);
+  digest.add(problem.leaf_count);
   digest.add(work.bytes);
   digest.add(work.slicing.slice_bytes);
   digest.add(work.slicing.in_flight);

@@ -13,6 +13,7 @@
 #include "core/cost/prediction.h"
 #include "core/cost/prediction_memo.h"
 #include "core/cost/run_ahead.h"
+#include "core/cost/task_costs.h"
 #include "core/cost/text.h"
 
 namespace weir::cost {
@@ -69,6 +70,7 @@ const char* why_excluded(const algo::Algorithm& algorithm, const Request& reques
         problem.lengths == algo::BlockLengths::kEqual) {
       return "is only for blocks of different lengths";
     }
+    if (problem.leaf_count > 0) return "does not suit this number of leaves and ranks";
     if (algorithm.imported == nullptr) return "needs hosts numbered in the order of their ranks";
     return algorithm.imported->program(0).rank_count != problem.rank_count
                ? "was made for another number of ranks"
@@ -173,10 +175,32 @@ std::string follow(const Rule& rule, const std::string& file, Decision& decision
 // Figures of a probe differ by more than this from one start to the next.
 constexpr double kAboutTheSame = 1.1;
 
+// Where all buffers lie in windows the ranks have agreed on that before they choose. That takes a
+// signal, which is the first one of a program over windows. Whether it comes before the program:
+bool agrees_before(const algo::Algorithm& algorithm, const Request& request) {
+  const algo::Problem& problem = request.work.problem;
+  return request.agreed && problem.mapped && problem.inputs_mapped && problem.rank_count > 1 &&
+         !algorithm.needs_user_windows;
+}
+
+double agreement_ns(const algo::Algorithm& algorithm, const Request& request, const Workload& work,
+                    const Table& table) {
+  if (!agrees_before(algorithm, request)) return 0;
+  const TaskCosts costs(work, table);
+  return static_cast<double>(costs.signal(0, work.problem.rank_count - 1)) / 1000;
+}
+
+// Of a call, with that of an agreement.
+uint32_t signals_of(const Candidate& candidate, const Request& request) {
+  const algo::Algorithm& algorithm = *candidate.algorithm;
+  return algorithm.shape(request.work.problem).signal_count +
+         (agrees_before(algorithm, request) ? 1 : 0);
+}
+
 // Of the candidates over mapped memory that take about as long as `best`, one with the fewest
 // signals.
 const Candidate* fewest_signals(const std::vector<Candidate>& candidates, const Candidate& best,
-                                const algo::Problem& problem) {
+                                const Request& request) {
   if (algo::uses_messages(*best.algorithm)) return &best;
   const Candidate* found = &best;
   for (const Candidate& candidate : candidates) {
@@ -184,10 +208,7 @@ const Candidate* fewest_signals(const std::vector<Candidate>& candidates, const 
         candidate.predicted_ns > kAboutTheSame * best.predicted_ns) {
       continue;
     }
-    if (candidate.algorithm->shape(problem).signal_count <
-        found->algorithm->shape(problem).signal_count) {
-      found = &candidate;
-    }
+    if (signals_of(candidate, request) < signals_of(*found, request)) found = &candidate;
   }
   return found;
 }
@@ -245,6 +266,7 @@ class Predictor {
     Candidate* candidate;
     PredictionMemo::Key key;                 // of a prediction that is to be kept
     std::unique_ptr<Prediction> prediction;  // nullptr: it is known
+    double agreement_ns = 0;                 // not in the prediction
   };
 
   // Of the least time: those that take longer are not predicted to their end.
@@ -256,7 +278,8 @@ class Predictor {
   // Leaves a lower bound in the candidate.
   void prepare(Candidate* candidate) {
     const algo::Algorithm& algorithm = *candidate->algorithm;
-    Asked asked{candidate, std::nullopt, nullptr};
+    Asked asked{candidate, std::nullopt, nullptr,
+                agreement_ns(algorithm, request_, request_.work, table_)};
     if (const auto ahead = run_ahead_ns(algorithm, request_.work, table_)) {
       candidate->predicted_ns = *ahead;
     } else {
@@ -265,18 +288,23 @@ class Predictor {
       const auto kept = asked.key ? PredictionMemo::of_process().find(*asked.key) : std::nullopt;
       work.problem.nodes = &nodes_;
       if (!kept) asked.prediction = std::make_unique<Prediction>(algorithm, work, table_);
-      candidate->predicted_ns = kept ? *kept : asked.prediction->bound_ns();
+      candidate->predicted_ns = asked.agreement_ns + (kept ? *kept : asked.prediction->bound_ns());
     }
     asked_.push_back(std::move(asked));
   }
 
   static void finish(Asked* asked, double ns_max) {
     if (asked->prediction == nullptr) return;
-    const Predicted made = asked->prediction->made(ns_max);
+    // Rounding must not leave a prediction that another rank, which knows it, finds at the limit.
+    constexpr double kAboveRounding = 1 + 1e-12;
+    const double limit_ns =
+        asked->agreement_ns == 0 ? ns_max : (ns_max - asked->agreement_ns) * kAboveRounding;
+    const Predicted made = asked->prediction->made(limit_ns);
+    const double ns = made.ns + asked->agreement_ns;
     // One that was left at the limit takes longer: it must not tie with what set the limit, or
     // ranks that have predicted them in another order would choose otherwise.
     asked->candidate->predicted_ns =
-        made.at_least ? std::max(made.ns, std::nextafter(ns_max, 2 * ns_max)) : made.ns;
+        made.at_least ? std::max(ns, std::nextafter(ns_max, 2 * ns_max)) : ns;
     asked->candidate->at_least = made.at_least;
     if (asked->key && !made.at_least) PredictionMemo::of_process().keep(*asked->key, made.ns);
     asked->prediction = nullptr;
@@ -337,7 +365,7 @@ Result<Decision> decide(const Request& request, std::span<const algo::Algorithm*
                     algo::name_of(problem.collective, problem.lengths), problem.rank_count,
                     request.deterministic ? " in deterministic mode" : ""));
   }
-  const Candidate* simplest = fewest_signals(decision.candidates, *best, problem);
+  const Candidate* simplest = fewest_signals(decision.candidates, *best, request);
   if (const Candidate* faster = measured_faster(decision, *simplest)) {
     settle(decision, *faster, Decision::By::kMeasured,
            fmt::format("measured faster: {} against {} of {}, which is predicted to be the best "
@@ -363,8 +391,9 @@ Result<Decision> choose(const Request& request, std::span<const algo::Algorithm*
   // What was chosen for another reason than its predicted time may be far from the best.
   for (Candidate& candidate : decided.value().candidates) {
     if (candidate.algorithm != decided.value().algorithm || !candidate.at_least) continue;
-    candidate.predicted_ns =
-        predict(*candidate.algorithm, work_of(*candidate.algorithm, request), table);
+    const Workload work = work_of(*candidate.algorithm, request);
+    candidate.predicted_ns = agreement_ns(*candidate.algorithm, request, work, table) +
+                             predict(*candidate.algorithm, work, table);
     candidate.at_least = false;
     decided.value().predicted_ns = candidate.predicted_ns;
   }

@@ -67,15 +67,18 @@ std::string describe(uint64_t what, uint64_t count) {
   const bool average = (what >> 24 & 1) != 0;
   const bool scaled = (what >> 25 & 1) != 0;
   const bool uneven = (what >> 26 & 1) != 0;
-  std::string text = fmt::format("{}{}({}", name_of(kind), uneven ? "_v" : "",
-                                 name_of(static_cast<DataType>(type)));
+  const uint32_t leaf_count = leaf_count_of(what);
+  const char* variant = uneven ? "_v" : leaf_count > 0 ? "_leaves" : "";
+  std::string text =
+      fmt::format("{}{}({}", name_of(kind), variant, name_of(static_cast<DataType>(type)));
   if (is_reduction(kind)) {
     text += fmt::format(", {}", average  ? "avg"
                                 : scaled ? "premul_sum"
                                          : name_of(static_cast<Fold>(fold)));
   }
   if (kind != Collective::kAllToAll || !uneven) text += fmt::format(", count {}", count);
-  if (is_rooted(kind)) text += fmt::format(", root {}", what >> 32);
+  if (leaf_count > 0) text += fmt::format(", leaf_count {}", leaf_count);
+  if (is_rooted(kind)) text += fmt::format(", root {}", root_of(what));
   return text + ")";
 }
 

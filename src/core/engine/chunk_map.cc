@@ -102,6 +102,10 @@ size_t ChunkMap::input_offset(uint32_t chunk) const {
   }
 }
 
+size_t ChunkMap::node_stride() const {
+  return collective_ == Collective::kReduceScatter ? count_ * rank_count_ : count_;
+}
+
 size_t ChunkMap::output_offset(uint32_t chunk) const {
   const uint32_t block = block_of(chunk);
   const size_t inside = part(chunk).offset;

@@ -22,6 +22,9 @@ class ChunkMap {
   size_t input_offset(uint32_t chunk) const;
   size_t output_offset(uint32_t chunk) const;
 
+  // Of a fold over leaves: from a node to the next in the user's send buffer.
+  size_t node_stride() const;
+
   // The longest chunk of the grid, the same on all ranks. With all_to_all_v it is the longest whose
   // length this rank knows, and at least Call::block_count_max.
   size_t length_max() const { return length_max_; }

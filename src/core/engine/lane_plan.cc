@@ -2,6 +2,7 @@
 #include "core/engine/lane_plan.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "core/base/check.h"
 #include "core/engine/chunk_map.h"
@@ -18,7 +19,8 @@ Result<std::unique_ptr<LanePlan>> LanePlan::bind(const sched::Program& program, 
                                                  bool rank_order, Arithmetic arithmetic) {
   auto plan = std::make_unique<LanePlan>();
   const ChunkMap map(call, program.rank, program.rank_count, program.shape.chunk_count);
-  const uint64_t element = element_bytes(call.type);
+  const uint64_t element = input_element_bytes(call);
+  const uint64_t output_element = element_bytes(call.type);
   const uint64_t longest_bytes = map.length_max() * element;
   const uint32_t lane_count = std::max<uint32_t>(1, program.shape.lane_count);
   if (lane_count > transport_lanes) {
@@ -29,6 +31,11 @@ Result<std::unique_ptr<LanePlan>> LanePlan::bind(const sched::Program& program, 
   plan->element_bytes_ = element;
   plan->kernel_ = reduce_kernel(call.type, call.fold, arithmetic);
   plan->divide_in_reduce_ = rank_order;
+  plan->output_shift_ = static_cast<uint32_t>(std::countr_zero(element / output_element));
+  if (call.leaf_count > 0) {
+    plan->tree_ = tree_kernels(call.type, call.fold);
+    if (call.average) plan->divisor_ = call.leaf_count;
+  }
   // Slices are even, because a short last slice would cost as much latency as a long one.
   const uint64_t slices =
       slice_bytes == 0 ? 1 : std::max<uint64_t>(1, (longest_bytes + slice_bytes - 1) / slice_bytes);
@@ -77,11 +84,12 @@ Result<std::unique_ptr<LanePlan>> LanePlan::bind(const sched::Program& program, 
     const uint32_t chunk = ref.chunk + index;
     switch (ref.space) {
       case Space::kInput:
-        return {LanePlace::Base::kInput, map.input_offset(chunk) * element};
+        return {LanePlace::Base::kInput, ref.folds,
+                (ref.node * map.node_stride() + map.input_offset(chunk)) * element};
       case Space::kOutput:
-        return {LanePlace::Base::kOutput, map.output_offset(chunk) * element};
+        return {LanePlace::Base::kOutput, ref.folds, map.output_offset(chunk) * output_element};
       default:
-        return {LanePlace::Base::kScratch, uint64_t{chunk} * plan->slice_bytes_};
+        return {LanePlace::Base::kScratch, ref.folds, uint64_t{chunk} * plan->slice_bytes_};
     }
   };
   for (uint32_t op_index = 0; op_index < program.ops.size(); ++op_index) {
@@ -114,6 +122,9 @@ Result<std::unique_ptr<LanePlan>> LanePlan::bind(const sched::Program& program, 
       bound.peer = op.peer;
       bound.length_bytes = length_bytes(op_index, i);
       if (op.code != OpCode::kSend) bound.dst = place(op.dst, i);
+      bound.tree = op.tree;
+      bound.result = call.leaf_count > 0 &&
+                     (op.code == OpCode::kSend ? op.src : op.dst).space == Space::kOutput;
       if (op.code == OpCode::kSend || op.code == OpCode::kCopy) bound.src = place(op.src, i);
       if (op.code == OpCode::kReduce) {
         bound.first_operand = static_cast<uint32_t>(plan->operands_.size());

@@ -14,6 +14,7 @@
 #include "core/base/status.h"
 #include "core/engine/call.h"
 #include "core/engine/reduce.h"
+#include "core/engine/tree.h"
 #include "core/sched/program.h"
 
 namespace weir::engine {
@@ -21,11 +22,14 @@ namespace weir::engine {
 struct LanePlace {
   enum class Base : uint8_t { kInput, kOutput, kScratch };
   Base base = Base::kInput;
+  uint8_t folds = 0;  // of an operand of a tree
   uint64_t offset_bytes = 0;
 };
 
 struct LaneOp {
   sched::OpCode code = sched::OpCode::kCopy;
+  bool tree = false;    // a reduce of a fold over leaves
+  bool result = false;  // of it: what moves, or what is written, are rounded results of Output
   Rank peer = 0;
   uint32_t signal = 0;  // signal and wait, both to the rank itself
   uint32_t value = 0;
@@ -61,11 +65,16 @@ class LanePlan {
   uint32_t sends_max_ = 0;  // of one lane and slice, headers included
   uint32_t signal_count_ = 0;
   std::vector<uint64_t> signals_;  // how often a program gives the signal of each index
+  // Of a fold over leaves: of a partial result, which all lengths count. Those of results are
+  // shorter by this shift.
   uint64_t element_bytes_ = 1;
+  uint32_t output_shift_ = 0;
+  uint32_t divisor_ = 1;  // of a tree
   bool divide_in_reduce_ = false;
   uint64_t input_bytes_ = 0;  // of the user's buffers on this rank
   uint64_t output_bytes_ = 0;
   ReduceKernel kernel_ = nullptr;
+  TreeKernels tree_;
   std::vector<std::vector<LaneOp>> lanes_;
   std::vector<LanePlace> operands_;
 };

@@ -75,7 +75,7 @@ unsigned char* LaneRun::address(const Lane& lane, const LanePlace& place) const 
     case LanePlace::Base::kInput:
       return const_cast<unsigned char*>(input_) + place.offset_bytes + slice_offset;
     case LanePlace::Base::kOutput:
-      return output_ + place.offset_bytes + slice_offset;
+      return output_ + place.offset_bytes + (slice_offset >> plan_->output_shift_);
     case LanePlace::Base::kScratch:
       break;
   }
@@ -205,7 +205,19 @@ std::optional<uint64_t> LaneRun::bytes_of(const Lane& lane, const LaneOp& op) co
   const uint64_t slice_offset = lane.slice * plan_->slice_bytes_;
   const bool bare = op.length_bytes == 0 && plan_->slice_count_ == 1;
   if (!bare && op.length_bytes <= slice_offset) return std::nullopt;
-  return std::min(plan_->slice_bytes_, op.length_bytes - slice_offset);
+  const uint64_t bytes = std::min(plan_->slice_bytes_, op.length_bytes - slice_offset);
+  return op.result && !op.tree ? bytes >> plan_->output_shift_ : bytes;
+}
+
+void LaneRun::fold_tree(const Lane& lane, const LaneOp& op, unsigned char* dst, uint64_t bytes) {
+  const LanePlace* operands = plan_->operands_.data() + op.first_operand;
+  tree_operands_.resize(op.operand_count);
+  for (uint32_t k = 0; k < op.operand_count; ++k) {
+    tree_operands_[k] = {address(lane, operands[k]), operands[k].folds};
+  }
+  const TreeArgs args{dst, tree_operands_.data(), op.operand_count, bytes / plan_->element_bytes_,
+                      plan_->divisor_};
+  (op.result ? plan_->tree_.result : plan_->tree_.partial)(args);
 }
 
 // After the first receive come those that need not wait for it: from other peers, into separate
@@ -325,12 +337,15 @@ LaneRun::Outcome LaneRun::step(Context& context, Lane& lane) {
   unsigned char* dst = address(lane, op.dst);
   // In place a copy may be onto itself and then waits for nothing.
   const bool stays = op.code == OpCode::kCopy && address(lane, op.src) == dst;
-  if (bytes > 0 && !stays && !may_write(context, lane, dst, bytes)) {
+  const uint64_t written = op.result ? bytes >> plan_->output_shift_ : bytes;
+  if (bytes > 0 && !stays && !may_write(context, lane, dst, written)) {
     return status_.ok() ? Outcome::kBlocked : Outcome::kFailed;
   }
 
   const LanePlace* operands = plan_->operands_.data() + op.first_operand;
-  if (op.code == OpCode::kCopy) {
+  if (op.tree) {
+    fold_tree(lane, op, dst, bytes);
+  } else if (op.code == OpCode::kCopy) {
     const unsigned char* src = address(lane, op.src);
     if (!stays) copy_bytes(dst, src, bytes, false);
   } else {

@@ -81,8 +81,10 @@ class LaneRun final : public Run {
   enum class Outcome : uint8_t { kMoved, kBlocked, kFinished, kFailed };
   Outcome step(Context& context, Lane& lane);
   Outcome post_send(Context& context, Lane& lane, Rank peer, const void* data, uint64_t bytes);
-  // The bytes that the operation moves in the lane's slice; nullopt: it is skipped in this slice.
+  // The bytes that the operation moves in the lane's slice, or folds from each operand; nullopt: it
+  // is skipped in this slice.
   std::optional<uint64_t> bytes_of(const Lane& lane, const LaneOp& op) const;
+  void fold_tree(const Lane& lane, const LaneOp& op, unsigned char* dst, uint64_t bytes);
   // Advances the receive at next_op and those right after it. kMoved when one of them advanced.
   Outcome run_receives(Context& context, Lane& lane);
   void begin_receives(Context& context, Lane& lane);
@@ -115,6 +117,7 @@ class LaneRun final : public Run {
   std::vector<Lane> lanes_;
   std::vector<uint64_t> signals_;  // [slice in flight][index], counted over the slices run there
   std::vector<const void*> sources_;
+  std::vector<TreeOperand> tree_operands_;
   std::unique_ptr<unsigned char[]> arena_;
   uint64_t arena_bytes_ = 0;
 };

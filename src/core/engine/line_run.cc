@@ -44,7 +44,9 @@ static_assert(kDonePublishedEvery < kOperationsAhead, "who waits for nothing els
   const uint64_t bytes = op.length_bytes;
   const Place* operands = &plan_->operands_[op.first_operand];
   unsigned char* dst = bases_[op.dst.base] + op.dst.offset_bytes;
-  if (op.reduce) {
+  if (op.tree) {
+    execute_tree(op, dst);
+  } else if (op.reduce) {
     sources_.resize(op.operand_count);
     for (uint32_t k = 0; k < op.operand_count; ++k) {
       sources_[k] = bases_[operands[k].base] + operands[k].offset_bytes;
@@ -67,6 +69,17 @@ static_assert(kDonePublishedEvery < kOperationsAhead, "who waits for nothing els
     flag_of(dst, bytes).store(flag_ ^ bytes, std::memory_order_release);
     context.wake_sleepers();
   }
+}
+
+void LineRun::execute_tree(const MappedOp& op, unsigned char* dst) {
+  const Place* operands = &plan_->operands_[op.first_operand];
+  tree_operands_.resize(op.operand_count);
+  for (uint32_t k = 0; k < op.operand_count; ++k) {
+    tree_operands_[k] = {bases_[operands[k].base] + operands[k].offset_bytes, operands[k].folds};
+  }
+  const TreeArgs args{dst, tree_operands_.data(), op.operand_count,
+                      op.length_bytes / plan_->element_bytes_, plan_->divisor_};
+  (op.result ? plan_->tree_.result : plan_->tree_.partial)(args);
 }
 
 void LineRun::publish_ahead(const MappedPlan& plan, const Call& call, uint32_t call_fingerprint,
@@ -119,7 +132,7 @@ Advance LineRun::advance(Context& context) {
     if (!publishes) {
       if (!described_) {
         // The published data is on its way: use the time.
-        prefetch_for_write(dst, bytes);
+        prefetch_for_write(dst, op.result ? bytes >> plan_->output_shift_ : bytes);
         context.describe_call(plan_->what_, call_->count, fingerprint_);
         described_ = true;
       }

@@ -55,6 +55,7 @@ class LineRun final : public Run {
   void bind(const MappedPlan& plan, const Call& call, uint32_t call_fingerprint, uint64_t sequence,
             uint64_t entry, Context& context);
   void execute(const MappedOp& op, Context& context);
+  void execute_tree(const MappedOp& op, unsigned char* dst);
 
   const MappedPlan* plan_ = nullptr;
   const Call* call_ = nullptr;
@@ -69,6 +70,7 @@ class LineRun final : public Run {
   bool waited_ = false;  // it had not when this rank needed it
   std::vector<unsigned char*> bases_;
   std::vector<const void*> sources_;
+  std::vector<TreeOperand> tree_operands_;
 };
 
 }  // namespace weir::engine

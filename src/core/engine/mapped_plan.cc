@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 
 #include "core/base/check.h"
 #include "core/engine/chunk_map.h"
@@ -25,7 +26,8 @@ class Binder {
         call_(call),
         slicing_(slicing),
         map_(call, program.rank, program.rank_count, program.shape.chunk_count),
-        element_bytes_(element_bytes(call.type)) {}
+        element_bytes_(input_element_bytes(call)),
+        output_element_bytes_(element_bytes(call.type)) {}
 
   const ChunkMap& map() const { return map_; }
 
@@ -40,14 +42,16 @@ class Binder {
     const uint32_t chunk = ref.chunk + index;
     const bool local = ref.rank == program_.rank;
     Place place;
+    place.folds = ref.folds;
     switch (ref.space) {
       case Space::kInput:
         place.base = local ? kBaseInput : base_peer_input(program_.rank_count, ref.rank);
-        place.offset_bytes = map_.input_offset(chunk) * element_bytes_;
+        place.offset_bytes =
+            (ref.node * map_.node_stride() + map_.input_offset(chunk)) * element_bytes_;
         break;
       case Space::kOutput:
         place.base = local ? kBaseOutput : base_peer_output(program_.rank_count, ref.rank);
-        place.offset_bytes = map_.output_offset(chunk) * element_bytes_;
+        place.offset_bytes = map_.output_offset(chunk) * output_element_bytes_;
         break;
       case Space::kStaging:
         place.base = kBaseStaging + ref.rank;
@@ -74,6 +78,7 @@ class Binder {
   const Slicing& slicing_;
   ChunkMap map_;
   uint64_t element_bytes_;
+  uint64_t output_element_bytes_;
 };
 
 bool same_place(const Place& a, const Place& b) {
@@ -82,27 +87,71 @@ bool same_place(const Place& a, const Place& b) {
 
 }  // namespace
 
+bool MappedPlan::writes_to_scratch() const {
+  const uint32_t scratch = base_scratch(rank_count_);
+  return std::any_of(ops_.begin(), ops_.end(), [scratch](const MappedOp& op) {
+    return op.dst.base == scratch || (op.second && op.second_dst.base == scratch);
+  });
+}
+
+void MappedPlan::write_past_scratch() {
+  const auto in_scratch = [this](const Place& place) {
+    return place.base == base_scratch(rank_count_);
+  };
+  if (std::any_of(operands_.begin(), operands_.end(), in_scratch)) return;
+  for (MappedOp& op : ops_) {
+    if (!op.second || op.second_when != sched::When::kAlways || !in_scratch(op.dst)) continue;
+    op.dst = op.second_dst;
+    op.second = false;
+  }
+}
+
+void MappedPlan::find_measured_stages() {
+  slot_stage_ = output_stage_ = stages_.size();
+  const auto is_slot = [this](const MappedOp& op) {
+    return !op.second && op.dst.base == kBaseStaging + rank_;
+  };
+  const auto is_output = [this](const MappedOp& op) {
+    const auto lies_in = [this](const Place& place) {
+      return place.base == kBaseOutput || (place.base >= base_peer_output(rank_count_, 0) &&
+                                           place.base < base_scratch(rank_count_));
+    };
+    return lies_in(op.dst) && (!op.second || lies_in(op.second_dst));
+  };
+  for (size_t k = 0; k < stages_.size(); ++k) {
+    if (stages_[k].op_count == 0) continue;
+    const auto begin = ops_.begin() + stages_[k].first_op;
+    const auto end = begin + stages_[k].op_count;
+    if (slot_stage_ == stages_.size() && std::all_of(begin, end, is_slot)) slot_stage_ = k;
+    if (std::all_of(begin, end, is_output)) output_stage_ = k;
+  }
+}
+
 Result<std::unique_ptr<MappedPlan>> MappedPlan::bind(const sched::Program& program,
                                                      const Call& call, const Slicing& slicing,
-                                                     Arithmetic arithmetic) {
+                                                     Arithmetic arithmetic, uint32_t known_signal) {
   auto plan = std::make_unique<MappedPlan>();
   plan->slicing_ = slicing;
   plan->rank_ = program.rank;
   plan->rank_count_ = program.rank_count;
   plan->what_ = pack_what(call);
-  plan->element_bytes_ = element_bytes(call.type);
+  plan->element_bytes_ = input_element_bytes(call);
+  plan->output_shift_ =
+      static_cast<uint32_t>(std::countr_zero(plan->element_bytes_ / element_bytes(call.type)));
   plan->kernel_ = reduce_kernel(call.type, call.fold, arithmetic);
   plan->divisor_ = call.average ? program.rank_count : 1;
+  if (call.leaf_count > 0) {
+    plan->tree_ = tree_kernels(call.type, call.fold);
+    plan->divisor_ = call.average ? call.leaf_count : 1;
+  }
   plan->scaled_ = call.scaled;
   WEIR_CHECK(slicing.slice_bytes % 64 == 0 && slicing.slice_bytes > 0, "slices are whole lines");
   WEIR_CHECK(slicing.entry_bytes >= program.shape.staging_slots * slicing.slice_bytes &&
                  slicing.ring_bytes >= slicing.entry_bytes,
              "an entry holds the slots of one slice");
 
-  if (program.shape.scratch_slots > 0) {
-    WEIR_CHECK(!slicing.embedded_flags, "the line protocol has no scratch");
-    plan->scratch_.reset(new unsigned char[program.shape.scratch_slots * slicing.ring_bytes]);
-  }
+  WEIR_CHECK(!slicing.embedded_flags || program.shape.scratch_slots == 0,
+             "the line protocol has no scratch");
   Binder binder(program, call, slicing);
   const uint64_t longest_bytes = binder.map().length_max() * plan->element_bytes_;
   plan->slice_count_ =
@@ -135,6 +184,7 @@ Result<std::unique_ptr<MappedPlan>> MappedPlan::bind(const sched::Program& progr
                                     kPhaseCount - 1));
         }
         signalled[op.signal] = true;
+        if (op.signal == known_signal) break;
         stage.signal_phase = op.signal;
         stage_has_work = true;
         break;
@@ -143,6 +193,7 @@ Result<std::unique_ptr<MappedPlan>> MappedPlan::bind(const sched::Program& progr
           return Status(Code::kUnsupported,
                         "a mapped program waits for the first signal of an index");
         }
+        if (op.signal == known_signal) break;
         if (stage_has_work || (stage.wait_phase >= 0 &&
                                (stage.wait_phase != op.signal || stage.wait_when != op.when))) {
           end_stage();
@@ -177,6 +228,8 @@ Result<std::unique_ptr<MappedPlan>> MappedPlan::bind(const sched::Program& progr
           bound.reduce = reduce;
           bound.partial = op.partial;
           bound.when = op.when;
+          bound.tree = op.tree;
+          bound.result = op.tree && op.dst.space == Space::kOutput;
           bound.length_bytes = binder.length_bytes(op.dst, named, i);
           bound.dst = binder.place(op.dst, i);
           bound.first_operand = static_cast<uint32_t>(plan->operands_.size());
@@ -194,11 +247,17 @@ Result<std::unique_ptr<MappedPlan>> MappedPlan::bind(const sched::Program& progr
               bound.reduce = true;
             }
           }
+          // What another rank has folded is only copied where it has the type of the result: of
+          // several leaves, Staging holds single operands of a tree only then.
+          if (op.tree && op.operand_count == 1 && call.leaf_count > 1 && !call.average &&
+              plan->output_shift_ == 0 && named.space == Space::kStaging) {
+            bound.reduce = bound.tree = bound.result = false;
+          }
           // A reduction to the output and a copy of it into staging: one pass writes both.
           if (!reduce && !plan->ops_.empty() && plan->ops_.size() > stage.first_op) {
             MappedOp& before = plan->ops_.back();
-            if (before.reduce && !before.second && before.length_bytes == bound.length_bytes &&
-                before.when == sched::When::kAlways &&
+            if (before.reduce && !before.tree && !before.second &&
+                before.length_bytes == bound.length_bytes && before.when == sched::When::kAlways &&
                 same_place(before.dst, plan->operands_.back())) {
               before.second = true;
               before.second_dst = bound.dst;
@@ -217,14 +276,18 @@ Result<std::unique_ptr<MappedPlan>> MappedPlan::bind(const sched::Program& progr
     }
   }
   end_stage();
+  if (plan->writes_to_scratch()) {
+    plan->write_past_scratch();
+    if (plan->writes_to_scratch()) {
+      plan->scratch_.reset(new unsigned char[program.shape.scratch_slots * slicing.ring_bytes]);
+    }
+  }
   const auto operand_count = static_cast<uint32_t>(plan->operands_.size());
   for (Place& operand : plan->operands_) {
     if (operand.stand_in != kNoSource) operand.stand_in += operand_count;
   }
   plan->operands_.insert(plan->operands_.end(), stand_ins.begin(), stand_ins.end());
-  for (uint32_t i = 0; i < plan->stages_.size(); ++i) {
-    if (plan->stages_[i].op_count > 0) plan->output_stage_ = i;
-  }
+  plan->find_measured_stages();
 
   std::vector<bool> heard(program.rank_count, false);
   for (const Stage& s : plan->stages_) {

@@ -20,6 +20,7 @@
 #include "core/engine/reduce.h"
 #include "core/engine/run.h"
 #include "core/engine/store_choice.h"
+#include "core/engine/tree.h"
 #include "core/sched/program.h"
 
 namespace weir::engine {
@@ -28,6 +29,7 @@ namespace weir::engine {
 struct Place {
   uint32_t base = 0;    // index into the bases of the run
   bool staged = false;  // in the ring: + ring offset of the slice; else + slice * slice_bytes
+  uint8_t folds = 0;    // of an operand of a tree
   uint64_t offset_bytes = 0;
   // Where the base is nullptr, which is a peer's closed buffer: index of another operand that
   // stands in for it.
@@ -38,6 +40,8 @@ struct MappedOp {
   bool reduce = false;   // else copy of operand 0 (a scaled copy is a reduce of one operand)
   bool second = false;   // second_dst is in use
   bool partial = false;  // further folds complete the result: no division for an average
+  bool tree = false;     // a reduce of a fold over leaves; result: dst is Output
+  bool result = false;
   sched::When when = sched::When::kAlways;         // of what the run's own buffers must be
   sched::When second_when = sched::When::kAlways;  // for the second destination
   uint32_t scaled_operand = kNoSource;
@@ -71,32 +75,52 @@ struct Slicing {
 
 class MappedPlan {
  public:
-  // kUnsupported when the program has other operations.
+  // kUnsupported when the program has other operations. `known_signal`: a signal that every rank is
+  // known to have given when a run starts, so that none gives it or waits for it; or
+  // kNoKnownSignal.
+  static constexpr uint32_t kNoKnownSignal = kPhaseCount;
   static Result<std::unique_ptr<MappedPlan>> bind(const sched::Program& program, const Call& call,
-                                                  const Slicing& slicing, Arithmetic arithmetic);
+                                                  const Slicing& slicing, Arithmetic arithmetic,
+                                                  uint32_t known_signal = kNoKnownSignal);
 
   uint64_t slice_count() const { return slice_count_; }
   const Slicing& slicing() const { return slicing_; }
+  size_t stage_count() const { return stages_.size(); }
+  // The stages that show how fast each kind of stores is: the one that fills slots only, and the
+  // last one that writes to users' buffers only. Past the end: none.
+  size_t slot_stage() const { return slot_stage_; }
+  size_t output_stage() const { return output_stage_; }
+  bool uses_scratch() const { return scratch_ != nullptr; }
 
  private:
   friend class MappedRun;
   friend class LineRun;
+
+  // What is folded into scratch only to be copied from there goes where the copy goes.
+  void write_past_scratch();
+  bool writes_to_scratch() const;
+  void find_measured_stages();
 
   Slicing slicing_;
   uint64_t what_ = 0;  // pack_what of the call
   Rank rank_ = 0;
   Rank rank_count_ = 1;
   uint64_t slice_count_ = 1;
+  // Of a fold over leaves: of a partial result. Those of results, of which Output consists, are
+  // shorter by this shift.
   uint64_t element_bytes_ = 1;
+  uint32_t output_shift_ = 0;
   uint32_t divisor_ = 1;
   bool scaled_ = false;
-  bool hears_all_ = false;     // a rank that has finished knows that all ranks have begun
-  bool mutual_ = false;        // the collective has no root
-  uint32_t output_stage_ = 0;  // the last one that moves anything
+  bool hears_all_ = false;  // a rank that has finished knows that all ranks have begun
+  bool mutual_ = false;     // the collective has no root
   ReduceKernel kernel_ = nullptr;
+  TreeKernels tree_;  // of a fold over leaves
   std::vector<MappedOp> ops_;
   std::vector<Place> operands_;
   std::vector<Stage> stages_;
+  size_t slot_stage_ = 0;
+  size_t output_stage_ = 0;
   std::unique_ptr<unsigned char[]> scratch_;  // slots, each a ring like the staging ring
   // Used by the one run at a time. The peer reads data that plain stores leave in a shared cache so
   // much faster that these stores may take 4.5 times as long (docs/performance.md).

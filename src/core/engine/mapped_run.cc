@@ -131,13 +131,11 @@ void MappedRun::run_stage(Context& context, uint32_t stage_index, uint64_t slice
   // What is told is read by peers unless it is written last.
   const bool stream_output = slicing.choose_output_stores && plan_->output_stores_.streams() &&
                              (told_ == nullptr || stage_index == plan_->output_stage_);
-  // The first stage only fills slots, the last one that writes only output.
   StoreChoice* measured = nullptr;
-  if (slicing.choose_slot_stores && stage_index == 0) measured = &plan_->slot_stores_;
-  const uint32_t output_stage =
-      told_ != nullptr ? plan_->output_stage_ : static_cast<uint32_t>(plan_->stages_.size()) - 1;
-  if (slicing.choose_output_stores && stage_index == output_stage &&
-      (told_ == nullptr || stage_index > 0)) {
+  if (slicing.choose_slot_stores && stage_index == plan_->slot_stage_) {
+    measured = &plan_->slot_stores_;
+  }
+  if (slicing.choose_output_stores && stage_index == plan_->output_stage_) {
     measured = &plan_->output_stores_;
   }
   if (measured != nullptr && !measured->measures()) measured = nullptr;
@@ -153,13 +151,32 @@ void MappedRun::run_stage(Context& context, uint32_t stage_index, uint64_t slice
     if (op.length_bytes <= slice_offset || !holds(op.when)) continue;
     const uint64_t bytes = std::min(slice_bytes, op.length_bytes - slice_offset);
     written_bytes += bytes;
-    const bool to_slot = op.dst.base == kBaseStaging + context.rank;
-    unsigned char* dst = address(op.dst, ring_offset, slice_offset);
+    const auto streams = [&](const Place& place) {
+      if (place.base == kBaseStaging + context.rank) return stream_slots;
+      return stream_output && place.base != base_scratch(context.rank_count);
+    };
+    const uint64_t dst_slice_offset =
+        op.result ? slice_offset >> plan_->output_shift_ : slice_offset;
+    unsigned char* dst = address(op.dst, ring_offset, dst_slice_offset);
     const Place* operands = &plan_->operands_[op.first_operand];
+    if (op.tree) {
+      tree_operands_.resize(op.operand_count);
+      for (uint32_t k = 0; k < op.operand_count; ++k) {
+        tree_operands_[k] = {address(operands[k], ring_offset, slice_offset), operands[k].folds};
+      }
+      const TreeArgs args{dst,
+                          tree_operands_.data(),
+                          op.operand_count,
+                          bytes / plan_->element_bytes_,
+                          plan_->divisor_,
+                          streams(op.dst)};
+      (op.result ? plan_->tree_.result : plan_->tree_.partial)(args);
+      continue;
+    }
     if (!op.reduce) {
       const unsigned char* src = address(operands[0], ring_offset, slice_offset);
       if (dst != src) touched_bytes_ += 2 * bytes;
-      copy_bytes(dst, src, bytes, to_slot ? stream_slots : stream_output);
+      copy_bytes(dst, src, bytes, streams(op.dst));
       continue;
     }
     const bool second = op.second && holds(op.second_when);
@@ -179,11 +196,11 @@ void MappedRun::run_stage(Context& context, uint32_t stage_index, uint64_t slice
     // A scaled copy is a reduction of one operand, without a fold.
     const bool divides = (op.operand_count > 1 && !op.partial) || plan_->rank_count_ == 1;
     args.divisor = divides ? plan_->divisor_ : 1;
-    args.streaming = to_slot ? stream_slots : stream_output;
-    // Only the first destination is streamed: the slot, where it matters more.
-    if (second && stream_slots) {
+    args.streaming = streams(op.dst);
+    args.second_streaming = second && streams(op.second_dst);
+    if (args.second_streaming && !args.streaming) {
       std::swap(args.dst, args.second_dst);
-      args.streaming = true;
+      std::swap(args.streaming, args.second_streaming);
     }
     plan_->kernel_(args);
   }
@@ -211,8 +228,10 @@ void MappedRun::prefetch_outputs(uint64_t slice) const {
   for (uint32_t i = 0; i < stage.op_count; ++i) {
     const MappedOp& op = plan_->ops_[stage.first_op + i];
     if (op.dst.base != kBaseOutput || op.length_bytes <= slice_offset || !holds(op.when)) continue;
-    prefetch_for_write(bases_[kBaseOutput] + op.dst.offset_bytes + slice_offset,
-                       std::min(plan_->slicing_.slice_bytes, op.length_bytes - slice_offset));
+    const uint32_t shift = plan_->output_shift_;
+    const uint64_t bytes = std::min(plan_->slicing_.slice_bytes, op.length_bytes - slice_offset);
+    prefetch_for_write(bases_[kBaseOutput] + op.dst.offset_bytes + (slice_offset >> shift),
+                       bytes >> shift);
   }
 }
 

@@ -46,7 +46,7 @@ class MappedRun final : public Run {
   // The same for a program for Problem::told. `told` must live until the run is done.
   void start_told(const MappedPlan& plan, const Call& call, uint32_t call_fingerprint,
                   Context& context, const OwnBuffers& own, ToldBuffers& told);
-  // Bytes that this rank has read and written in the run; a copy onto itself moves none.
+  // Bytes that this rank has read and written in a run that is told; a copy onto itself moves none.
   uint64_t touched_bytes() const { return touched_bytes_; }
   bool is_told() const { return told_ != nullptr; }
 
@@ -80,6 +80,7 @@ class MappedRun final : public Run {
   uint64_t touched_bytes_ = 0;
   std::vector<uint64_t> next_slice_;  // by stage
   std::vector<const void*> sources_;  // of the reduction being run
+  std::vector<TreeOperand> tree_operands_;
 };
 
 }  // namespace weir::engine

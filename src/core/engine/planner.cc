@@ -36,10 +36,13 @@ algo::BlockLengths lengths_of(const Call& call) {
                                       : algo::lengths_of_variant(call.collective);
 }
 
+// In WEIR_ALGORITHM, after the name of a collective: of a fold over leaves.
+constexpr std::string_view kLeavesSuffix = "_leaves";
+
 // The bytes of this rank's largest buffer. They are the same on all ranks, except for an
 // all_to_all_v without an agreed block_count_max.
 uint64_t work_bytes(const Call& call, Rank rank_count) {
-  const uint64_t element = element_bytes(call.type);
+  const uint64_t element = input_element_bytes(call);
   if (call.recv_counts != nullptr && call.block_count_max > 0) {
     return call.block_count_max * element * rank_count;
   }
@@ -244,6 +247,7 @@ const ForcedAlgorithm* Planner::forced_for(const algo::Problem& problem) const {
   const ForcedAlgorithm* found = nullptr;
   for (const ForcedAlgorithm& forced : options_.forced) {
     if (forced.collective != problem.collective) continue;
+    if (forced.of_leaves != (problem.leaf_count > 0)) continue;
     const bool is_general = forced.lengths == algo::BlockLengths::kEqual;
     if (forced.lengths == problem.lengths || (found == nullptr && is_general)) found = &forced;
   }
@@ -267,6 +271,7 @@ Result<cost::Decision> Planner::decide(const Call& call, const algo::Problem& pr
     // Predicted as if all were windows, and not in place: which of a rank's buffers are is its own
     // matter, and all must choose alike.
     request.work.problem.told = request.work.problem.in_place = false;
+    request.agreed = false;
   }
   request.work.bytes = bytes;
   request.work.slicing = {.slice_bytes = slice_bytes_of_messages(problem), .in_flight = 4};
@@ -281,43 +286,48 @@ Result<cost::Decision> Planner::decide(const Call& call, const algo::Problem& pr
   request.call_key = pack_what(call) * 0x9e3779b97f4a7c15ull ^ bytes * 0xc2b2ae3d27d4eb4full ^
                      (uint64_t{request.work.problem.in_place} << 1) ^
                      uint64_t { problem.inputs_mapped };
-  request.learned = options_.learned.find(cost::shape_of(request));
+  // Programs and rules, and what is learned, are of reductions without leaves.
+  const bool of_leaves = problem.leaf_count > 0;
+  if (!of_leaves) request.learned = options_.learned.find(cost::shape_of(request));
   request.deterministic = options_.deterministic;
-  request.explores = options_.learns;
+  request.explores = options_.learns && !of_leaves;
   if (context_.transport != nullptr) {
     request.lane_count_max = program_lanes(context_.transport->caps);
   }
-  std::vector<const algo::Algorithm*> candidates = cost::candidates_for(algorithms_, problem);
+  const std::span<const algo::Algorithm* const> all =
+      of_leaves ? algo::leaf_algorithms() : std::span<const algo::Algorithm* const>(algorithms_);
+  std::vector<const algo::Algorithm*> candidates = cost::candidates_for(all, problem);
   const ForcedAlgorithm* forced = forced_for(problem);
   const bool passed_over = forced != nullptr && forced->lengths < problem.lengths &&
-                           forced->algorithm->lengths < problem.lengths;
+                           (forced->algorithm->lengths < problem.lengths ||
+                            (forced->algorithm->needs_user_windows && !problem.inputs_mapped));
   if (forced != nullptr && !passed_over) {
     request.forced = forced->algorithm->name;
-    candidates = algorithms_;
+    candidates.assign(all.begin(), all.end());
   }
   // The router then gives the reason for each.
-  if (candidates.empty()) {
-    candidates = algorithms_;
-  }
+  if (candidates.empty()) candidates.assign(all.begin(), all.end());
   const auto add = [&candidates](const algo::Algorithm* algorithm) {
     if (std::find(candidates.begin(), candidates.end(), algorithm) == candidates.end()) {
       candidates.push_back(algorithm);
     }
   };
-  request.preferred = preferred_for(problem);
+  request.preferred = of_leaves ? nullptr : preferred_for(problem);
   if (request.preferred != nullptr) add(request.preferred);
+  const cost::Rules* rules = of_leaves ? nullptr : &options_.rules;
   const cost::Rule* rule =
-      options_.rules.find(call.collective, request.work.bytes, context_.rank_count);
+      of_leaves ? nullptr : rules->find(call.collective, request.work.bytes, context_.rank_count);
   if (rule != nullptr) add(rule->algorithm);
-  auto decided = cost::choose(request, candidates, options_.table, &options_.rules);
+  auto decided = cost::choose(request, candidates, options_.table, rules);
   if (!decided.ok()) return decided;
   if (passed_over) {
     decided.value().reason += fmt::format(
-        "; WEIR_ALGORITHM: '{}' is ignored, because it supports blocks of equal length only",
-        forced->algorithm->name);
+        "; WEIR_ALGORITHM: '{}' is ignored, because it {}", forced->algorithm->name,
+        forced->algorithm->lengths < problem.lengths ? "supports blocks of equal length only"
+                                                     : "needs user windows");
   }
   // A rank knows only its own lengths of an all_to_all_v.
-  if (options_.learns && problem.lengths != algo::BlockLengths::kKnownToEnds) {
+  if (request.explores && problem.lengths != algo::BlockLengths::kKnownToEnds) {
     decided.value().explored = cost::worth_exploring(decided.value());
   }
   if (options_.explain) add_not_offered(request, &decided.value());
@@ -330,6 +340,9 @@ Result<cost::Decision> Planner::decide(const Call& call, const algo::Problem& pr
 
 void Planner::add_not_offered(const cost::Request& request, cost::Decision* decision) const {
   const algo::Problem& problem = request.work.problem;
+  const std::span<const algo::Algorithm* const> all =
+      problem.leaf_count > 0 ? algo::leaf_algorithms()
+                             : std::span<const algo::Algorithm* const>(algorithms_);
   const auto why = [&](const algo::Algorithm& algorithm) {
     if (const char* excluded = cost::why_excluded(algorithm, request)) return excluded;
     if (algorithm.groups == &algo::Problem::numa_of_rank && problem.mapped) {
@@ -337,7 +350,7 @@ void Planner::add_not_offered(const cost::Request& request, cost::Decision* deci
     }
     return "not offered: copies once more than what works in mapped memory";
   };
-  for (const algo::Algorithm* algorithm : algorithms_) {
+  for (const algo::Algorithm* algorithm : all) {
     if (algorithm->collective != problem.collective) continue;
     const bool listed = std::any_of(
         decision->candidates.begin(), decision->candidates.end(),
@@ -396,6 +409,7 @@ algo::Problem Planner::problem_of(const Call& call, bool windows) const {
   problem.cache_of_rank = options_.cache_of_rank;
   problem.numa_of_rank = options_.numa_of_rank;
   problem.lengths = lengths_of(call);
+  problem.leaf_count = call.leaf_count;
   // Trees are for messages.
   if (options_.forests != nullptr && !problem.mapped) {
     problem.forest = options_.forests->of(call.collective, call.root);
@@ -459,14 +473,16 @@ Result<std::unique_ptr<Plan>> Planner::bind(const Choice& choice, const Call& ca
   }
   const ChunkMap map(call, context_.rank, context_.rank_count, program.shape.chunk_count);
   const SlicingQuestion question{
-      .chunk_bytes_max = map.length_max() * element_bytes(call.type),
+      .chunk_bytes_max = map.length_max() * input_element_bytes(call),
       .staging_slots = program.shape.staging_slots,
       .staging_bytes = context_.staging_bytes,
       .rank_count = context_.rank_count,
       .shared_cores = options_.shared_cores,
       // Programs from elsewhere need not keep the line protocol's rules.
+      // With lines, a rank hears those whose data it reads, and must hear all.
       .one_signal = algorithm.imported == nullptr && program.shape.signal_count == 1 &&
-                    program.shape.scratch_slots == 0 && call.collective != Collective::kBarrier,
+                    program.shape.scratch_slots == 0 && call.collective != Collective::kBarrier &&
+                    (call.leaf_count == 0 || call.leaf_count >= context_.rank_count),
       .told = call.told && algorithm.needs_user_windows,
       .slice_bytes = choice.slice_bytes != 0 ? choice.slice_bytes : options_.slice_bytes,
   };
@@ -474,7 +490,11 @@ Result<std::unique_ptr<Plan>> Planner::bind(const Choice& choice, const Call& ca
   plan->protocol = slicing.embedded_flags         ? Protocol::kLine
                    : algorithm.needs_user_windows ? Protocol::kWindows
                                                   : Protocol::kSlots;
-  auto bound = MappedPlan::bind(program, call, slicing, options_.arithmetic);
+  // All ranks have called the operation when they know that all buffers lie in windows.
+  const bool entered =
+      plan->protocol == Protocol::kWindows && algorithm.imported == nullptr && !call.told;
+  auto bound = MappedPlan::bind(program, call, slicing, options_.arithmetic,
+                                entered ? algo::kWindowsEntered : MappedPlan::kNoKnownSignal);
   if (!bound.ok()) return bound.status();
   plan->mapped = bound.take();
   return plan;
@@ -490,26 +510,30 @@ Result<std::vector<ForcedAlgorithm>> parse_forced_algorithms(
     begin = end + 1;
     if (item.empty()) continue;
     const size_t equals = item.find('=');
-    const auto named =
-        equals == std::string::npos ? std::nullopt : algo::collective_named(item.substr(0, equals));
+    std::string collective = item.substr(0, equals == std::string::npos ? 0 : equals);
+    const bool of_leaves = collective.ends_with(kLeavesSuffix);
+    if (of_leaves) collective.resize(collective.size() - kLeavesSuffix.size());
+    const auto named = algo::collective_named(collective);
     if (!named) {
       return invalid_argument(fmt::format(
           "WEIR_ALGORITHM: '{}' is not of the form collective=algorithm, such as all_reduce=ring",
           item));
     }
     const std::string name = item.substr(equals + 1);
-    const algo::Algorithm* algorithm = algo::find_algorithm(named->collective, name, among);
+    const std::span<const algo::Algorithm* const> known =
+        of_leaves ? algo::leaf_algorithms() : among;
+    const algo::Algorithm* algorithm = algo::find_algorithm(named->collective, name, known);
     if (algorithm == nullptr || algorithm->lengths < named->lengths) {
       std::string names;
-      for (const algo::Algorithm* other : among) {
+      for (const algo::Algorithm* other : known) {
         if (other->collective != named->collective || other->lengths < named->lengths) continue;
         names += fmt::format(" {}", other->name);
       }
       return invalid_argument(
           fmt::format("WEIR_ALGORITHM: '{}' is not an algorithm of {}; known:{}", name,
-                      algo::name_of(named->collective, named->lengths), names));
+                      item.substr(0, equals), names));
     }
-    forced.push_back({named->collective, named->lengths, algorithm});
+    forced.push_back({named->collective, named->lengths, algorithm, of_leaves});
   }
   return forced;
 }

@@ -55,6 +55,7 @@ struct ForcedAlgorithm {
   Collective collective = Collective::kAllReduce;
   algo::BlockLengths lengths = algo::BlockLengths::kEqual;
   const algo::Algorithm* algorithm = nullptr;
+  bool of_leaves = false;
 };
 
 // The choices that the planner has.
@@ -253,9 +254,10 @@ class Planner {
   const Plan* latest_ = nullptr;
 };
 
-// Parses WEIR_ALGORITHM ("all_reduce=ring,all_to_all_v=pairwise"). An algorithm forced for a
-// collective is also used for its v-variant, where it supports blocks of different lengths and no
-// other is forced for that variant. `among`: the algorithms that may be named.
+// Parses WEIR_ALGORITHM ("all_reduce=ring,all_to_all_v=pairwise,all_reduce_leaves=ordered"). An
+// algorithm forced for a collective is also used for its v-variant, where it supports blocks of
+// different lengths and no other is forced for that variant. `among`: the algorithms that may be
+// named; those of folds over leaves always may.
 Result<std::vector<ForcedAlgorithm>> parse_forced_algorithms(
     const std::string& text,
     std::span<const algo::Algorithm* const> among = algo::all_algorithms());

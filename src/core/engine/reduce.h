@@ -37,9 +37,11 @@ struct ReduceArgs {
   uint32_t scaled_source =
       kNoSource;                // this source is multiplied by *scale first (pre-multiplied sum)
   const void* scale = nullptr;  // one element of the data type
-  uint32_t divisor = 1;    // the fold is divided by it (average); integers truncate towards zero
-  bool streaming = false;  // dst is written with non-temporal stores (second_dst is not); the
-                           // kernel ends with the store fence that this needs
+  uint32_t divisor = 1;  // the fold is divided by it (average); integers truncate towards zero
+  // dst is written with non-temporal stores; the kernel ends with the store fence that this needs.
+  bool streaming = false;
+  // second_dst likewise, where both lie alike in their cache lines. Only with `streaming`.
+  bool second_streaming = false;
 };
 
 using ReduceKernel = void (*)(const ReduceArgs& args);

@@ -138,7 +138,11 @@ class Reduction {
         second_dst_(static_cast<uint8_t*>(args.second_dst)),
         sources_(reinterpret_cast<const uint8_t* const*>(args.sources)),
         source_count_(args.source_count),
-        scaled_source_(args.scaled_source) {
+        scaled_source_(args.scaled_source),
+        streams_second_(args.second_streaming && (reinterpret_cast<uintptr_t>(dst_) -
+                                                  reinterpret_cast<uintptr_t>(second_dst_)) %
+                                                         kLineBytes ==
+                                                     0) {
     if constexpr (kPlain) {
       for (uint32_t s = 0; s < kSources; ++s) fixed_[s] = sources_[s];
       return;
@@ -272,6 +276,13 @@ class Reduction {
     }
     if (second_dst_ == nullptr) return;
     to = second_dst_ + offset;
+    if (streaming && streams_second_) {
+      store_streaming(ds, stored0, to);
+      store_streaming(ds, stored1, to + kBytes);
+      store_streaming(ds, stored2, to + 2 * kBytes);
+      store_streaming(ds, stored3, to + 3 * kBytes);
+      return;
+    }
     store(ds, stored0, to);
     store(ds, stored1, to + kBytes);
     store(ds, stored2, to + 2 * kBytes);
@@ -338,6 +349,7 @@ class Reduction {
   const uint8_t* const* const sources_;
   const uint32_t source_count_;
   const uint32_t scaled_source_;
+  const bool streams_second_;
   const uint8_t* fixed_[kPlain ? kSources : 1] = {};
   Wide factor_{};
   Wide divisor_{1};  // of floating point

@@ -93,6 +93,7 @@ void Executor::note_moved_chunks(std::vector<std::vector<uint32_t>>* chunks) {
 
 void Executor::fill_inputs() {
   const Program& program = programs_[0];
+  if (program.shape.leaf_count > 0) return fill_nodes();
   const uint32_t chunk_count = program.shape.chunk_count;
   for (Rank rank = 0; rank < rank_count_; ++rank) {
     // Only an all_to_all grid is larger than what one rank may hold.
@@ -103,6 +104,22 @@ void Executor::fill_inputs() {
     for (uint32_t chunk = first; chunk < last; ++chunk) {
       const Layout::Place place = layout_.find({chunk, rank, Space::kInput}, 1);
       if (place != Layout::kNowhere) values_[place] = leaf(rank, chunk);
+    }
+  }
+}
+
+void Executor::fill_nodes() {
+  const Shape& shape = programs_[0].shape;
+  for (Rank rank = 0; rank < rank_count_; ++rank) {
+    uint8_t index = 0;
+    for (const LeafNode& node : leaf_nodes_of(shape.leaf_count, rank_count_, rank)) {
+      Expression value = node_expression(shape.leaf_count, node, 0);
+      for (uint32_t chunk = 0; chunk < shape.chunk_count; ++chunk) {
+        const Ref ref{.chunk = chunk, .rank = rank, .space = Space::kInput, .node = index};
+        value.chunk = chunk;
+        values_[layout_.find(ref, 1)] = value;
+      }
+      ++index;
     }
   }
 }
@@ -269,6 +286,7 @@ bool Executor::do_recv(ThreadId id, const Op& op) {
         fmt::format("receives {} chunks, but the message that comes, {}, has {}", op.count,
                     locate_thread(thread_of(op.peer, op.lane), message.op_index), message.count));
   }
+  if (!fits(id, op, message)) return false;
   if (clocks_) {
     clocks_->acquire(id, message.snapshot);
     clocks_->drop(message.snapshot);
@@ -283,6 +301,18 @@ bool Executor::do_recv(ThreadId id, const Op& op) {
   }
   free_message(index);
   return true;
+}
+
+// With leaves, results have another type than partial results.
+bool Executor::fits(ThreadId id, const Op& op, const Message& message) {
+  if (programs_[0].shape.leaf_count == 0 || op.count == 0) return true;
+  const Op& send = programs_[op.peer].ops[message.op_index];
+  if ((send.src.space == Space::kOutput) == (op.dst.space == Space::kOutput)) return true;
+  return fail(Flaw::Kind::kValue, id,
+              fmt::format("receives a {} result, which {} has sent, as a {} one",
+                          send.src.space == Space::kOutput ? "rounded" : "partial",
+                          locate_thread(thread_of(op.peer, op.lane), message.op_index),
+                          op.dst.space == Space::kOutput ? "rounded" : "partial"));
 }
 
 bool Executor::receive_by_parts(ThreadId id, const Op& op) {
@@ -333,6 +363,7 @@ bool Executor::do_copy(ThreadId id, const Op& op) {
 }
 
 bool Executor::do_reduce(ThreadId id, const Op& op) {
+  if (op.tree) return do_reduce_tree(id, op);
   const Program& program = programs_[rank_of(id)];
   const Layout::Place dst = layout_.find(op.dst, op.count);
   if (!may_overwrite(id, dst, op.count)) return false;
@@ -352,6 +383,32 @@ bool Executor::do_reduce(ThreadId id, const Op& op) {
     }
     note_moved(id, i, fold.result().chunk);
     if (!on_write(id, op.dst, dst + i, i, fold.result())) return false;
+  }
+  return true;
+}
+
+bool Executor::do_reduce_tree(ThreadId id, const Op& op) {
+  const Program& program = programs_[rank_of(id)];
+  const Layout::Place dst = layout_.find(op.dst, op.count);
+  if (!may_overwrite(id, dst, op.count)) return false;
+  for (uint32_t i = 0; i < op.count; ++i) {
+    TreeBuilder tree;
+    for (uint32_t k = 0; k < op.operand_count; ++k) {
+      const Ref& operand = program.operands[op.first_operand + k];
+      const Layout::Place place = layout_.find(operand, op.count) + i;
+      if (!on_read(id, operand, place, i)) return false;
+      const Expression& value = values_[place];
+      if (k > 0 && value.chunk != tree.result().chunk) {
+        return fail(Flaw::Kind::kValue, id,
+                    fmt::format("operand {} holds chunk {} and those before it chunk {}", k,
+                                value.chunk, tree.result().chunk));
+      }
+      tree.add(value, operand.folds);
+    }
+    const bool is_result = op.dst.space == Space::kOutput;
+    const Expression value = is_result ? rounded(tree.result()) : tree.result();
+    note_moved(id, i, value.chunk);
+    if (!on_write(id, op.dst, dst + i, i, value)) return false;
   }
   return true;
 }

@@ -98,6 +98,7 @@ class Executor {
 
   bool needs_clocks() const;
   void fill_inputs();
+  void fill_nodes();
   void wake(ThreadId id);
   void wake_waiting_for_signal(Rank receiver, Rank sender);
   void run_thread(ThreadId id);
@@ -109,10 +110,12 @@ class Executor {
   uint32_t take_message(ThreadId id, const Op& op);
   void free_message(uint32_t index);
   bool receive_by_parts(ThreadId id, const Op& op);
+  bool fits(ThreadId id, const Op& op, const Message& message);
   // Whether all messages that read these places have been received.
   bool may_overwrite(ThreadId id, Layout::Place place, uint32_t count);
   bool do_copy(ThreadId id, const Op& op);
   bool do_reduce(ThreadId id, const Op& op);
+  bool do_reduce_tree(ThreadId id, const Op& op);
   bool do_signal(ThreadId id, const Op& op);
   bool do_wait(ThreadId id, const Op& op);
   bool see_signal(ThreadId id, const Op& op, Rank peer);

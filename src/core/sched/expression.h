@@ -7,8 +7,11 @@
 // so results are reproducible.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <vector>
 
+#include "core/base/leaves.h"
 #include "core/base/types.h"
 
 namespace weir::sched {
@@ -66,5 +69,44 @@ class FoldBuilder {
   Expression result_;
   uint32_t operand_count_ = 0;
 };
+
+// Folds by a stack, as Op::tree says.
+class TreeBuilder {
+ public:
+  // False where the stack has too few values for the folds.
+  bool add(const Expression& operand, uint32_t folds) {
+    stack_.push_back(operand);
+    if (folds >= stack_.size()) return false;
+    for (; folds > 0; --folds) {
+      FoldBuilder fold;
+      fold.add(stack_[stack_.size() - 2]);
+      fold.add(stack_.back());
+      stack_.pop_back();
+      stack_.back() = fold.result();
+    }
+    return true;
+  }
+  const Expression& result() const { return stack_.front(); }
+
+ private:
+  std::vector<Expression> stack_;
+};
+
+// The value of chunk `chunk` of a node of the tree over `leaf_count` leaves, all of them present.
+// The contributors are leaves instead of ranks.
+inline Expression node_expression(uint32_t leaf_count, const LeafNode& node, uint32_t chunk) {
+  TreeBuilder tree;
+  const uint32_t end = std::min(leaf_count, node.end());
+  for (uint32_t i = node.first; i < end; ++i) {
+    tree.add(leaf(i, chunk), folds_after({i - node.first, 0}, end - node.first));
+  }
+  return tree.result();
+}
+
+// What is written to Output with leaves: divided and rounded.
+inline Expression rounded(Expression value) {
+  value.order = mix64(value.order ^ 0x3c6ef372fe94f82bu);
+  return value;
+}
 
 }  // namespace weir::sched

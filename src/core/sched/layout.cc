@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "core/base/leaves.h"
+
 namespace weir::sched {
 
 uint32_t chunks_per_block(Collective collective, Rank rank_count, uint32_t chunk_count) {
@@ -75,6 +77,11 @@ Layout::Layout(Collective collective, Rank rank_count, Rank root, const Shape& s
       case Collective::kSendRecv:
         break;
     }
+    if (shape.leaf_count > 0) {
+      own.node_count =
+          static_cast<uint32_t>(leaf_nodes_of(shape.leaf_count, rank_count, rank).size());
+      if (own.node_count == 0) own.input.count = 0;
+    }
     own.scratch = {0, shape.scratch_slots, 0};
     own.staging = {0, shape.staging_slots, 0};
 
@@ -96,11 +103,21 @@ Layout::Layout(Collective collective, Rank rank_count, Rank root, const Shape& s
       own.output.place = place_count_;
       place_count_ += own.output.count;
     }
+    own.further_nodes = place_count_;
+    if (own.node_count > 1) place_count_ += (own.node_count - 1) * own.input.count;
     own.scratch.place = place_count_;
     place_count_ += own.scratch.count;
     own.staging.place = place_count_;
     place_count_ += own.staging.count;
   }
+}
+
+Layout::Place Layout::find_node(const PerRank& own, const Ref& ref, uint32_t count) const {
+  const uint32_t offset = ref.chunk - own.input.first;
+  if (ref.node >= own.node_count || offset >= own.input.count || count > own.input.count - offset) {
+    return kNowhere;
+  }
+  return own.further_nodes + (ref.node - 1u) * own.input.count + offset;
 }
 
 Layout::Place Layout::find_transposed(const PerRank& own, const Ref& ref, uint32_t count) const {

@@ -37,6 +37,7 @@ class Layout {
     const Area* area = nullptr;
     switch (ref.space) {
       case Space::kInput:
+        if (ref.node > 0) return find_node(own, ref, count);
         area = &own.input;
         break;
       case Space::kOutput:
@@ -67,7 +68,10 @@ class Layout {
   };
   struct PerRank {
     Area input, output, scratch, staging;
+    uint32_t node_count = 1;  // how often Input holds its chunks
+    Place further_nodes = 0;  // those of the nodes after the first, one after the other
   };
+  Place find_node(const PerRank& own, const Ref& ref, uint32_t count) const;
   Place find_transposed(const PerRank& own, const Ref& ref, uint32_t count) const;
 
   Rank rank_count_;

@@ -15,6 +15,12 @@
 //   scatter          rank*g ..                root: all                 chunks of r
 //   barrier          0 chunks                 nothing                   nothing
 //
+// With leaves (Shape::leaf_count > 0; all_reduce, reduce_scatter, reduce) the Input of a rank holds
+// these chunks of each node that the rank has of the tree over the leaves (base/leaves.h), and
+// Ref::node tells which. Input, Scratch and Staging then hold partial results; what is written to
+// Output is divided, if it is an average, and rounded to the result's type, and is only moved from
+// Output to Output.
+//
 // where g = chunk_count / n (or / n^2 for all_to_all). The length of a chunk and its place in a
 // user's buffer are decided when a Plan is bound (only plans know uneven tails and v-variants).
 // Scratch (private) and Staging (readable and writable by peers on mapped transports) are arrays of
@@ -59,6 +65,8 @@ enum class Space : uint8_t {
 
 inline constexpr uint32_t kAllRanks = 0xffffffffu;
 inline constexpr uint32_t kNoSlot = 0xffffffffu;
+// Of Op::tree: operands on the stack.
+inline constexpr uint32_t kTreeDepthMax = 16;
 
 // Which of its own buffers a rank needs open, or closed, to execute an operation.
 enum class When : uint8_t { kAlways, kInputOpen, kInputClosed, kOutputOpen, kOutputClosed };
@@ -68,6 +76,8 @@ struct Ref {
   uint32_t chunk = 0;
   uint32_t rank = 0;  // owner of the memory; the program's own rank when local
   Space space = Space::kInput;
+  uint8_t folds = 0;  // of an operand of a tree: the folds after it (Op::tree)
+  uint8_t node = 0;   // Input with leaves: which of the rank's nodes
   // Input or Output of a peer that is read: the first slot of that peer's Staging that holds the
   // same where the buffer is closed. kNoSlot: the buffer is always open.
   uint32_t slot = kNoSlot;
@@ -81,6 +91,10 @@ struct Op {
   // reduce in a mapped program: further folds complete the result. An average is divided by the
   // number of ranks in the folds that are not partial.
   bool partial = false;
+  // reduce: the operands are leaves of a tree of folds of two. The operands are visited in order;
+  // each is put on a stack, and then the top two are folded Ref::folds times, the lower first. One
+  // result is left.
+  bool tree = false;
   When when = When::kAlways;  // not of a signal
   uint32_t peer = 0;          // rank, or kAllRanks for signal and wait
   uint32_t count = 1;         // chunks moved or reduced: dst and all sources span as many

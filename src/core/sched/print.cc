@@ -19,6 +19,7 @@ void append_ref(const Ref& ref, uint32_t count, Rank self, std::string* text) {
     fmt::format_to(out, "{}[{}..{}]", name_of(ref.space), ref.chunk,
                    uint64_t{ref.chunk} + count - 1);
   }
+  if (ref.node > 0) fmt::format_to(out, " of node {}", ref.node);
   if (ref.rank != self) fmt::format_to(out, "@{}", ref.rank);
   if (ref.slot != kNoSlot) fmt::format_to(out, " or staging[{}]@{}", ref.slot, ref.rank);
 }
@@ -68,12 +69,13 @@ void append_op(const Program& program, const Op& op, std::string* text) {
       *text += " <- ";
       for (uint64_t i = 0; i < op.operand_count; ++i) {
         const uint64_t index = op.first_operand + i;
-        if (i > 0) *text += " + ";
+        if (i > 0) *text += op.tree ? " " : " + ";
         if (index >= program.operands.size()) {
           *text += "(no such operand)";
           return;
         }
         append_ref(program.operands[index], op.count, program.rank, text);
+        if (op.tree) text->append(program.operands[index].folds, '+');
       }
       return;
     case OpCode::kSignal:
@@ -152,6 +154,7 @@ std::string print(const Program& program) {
   if (shape.staging_slots > 0) text += ", " + plural(shape.staging_slots, "staging slot");
   text += ", " + plural(shape.lane_count, "lane");
   if (shape.signal_count > 0) text += ", " + plural(shape.signal_count, "signal");
+  if (shape.leaf_count > 0) text += fmt::format(", {} leaves", shape.leaf_count);
   text += '\n';
   for (size_t i = 0; i < program.ops.size(); ++i) {
     const Op& op = program.ops[i];

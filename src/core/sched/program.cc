@@ -51,6 +51,11 @@ void Builder::reduce_partially(Ref dst, std::span<const Ref> operands, uint32_t 
   ops_->back().partial = true;
 }
 
+void Builder::reduce_tree(Ref dst, std::span<const Ref> operands, uint32_t count) {
+  reduce(dst, operands, count);
+  ops_->back().tree = true;
+}
+
 void Builder::reduce_into(Ref dst, Ref src, uint32_t count) {
   reduce(dst, std::array{dst, src}, count);
 }

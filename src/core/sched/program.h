@@ -18,6 +18,7 @@ struct Shape {
   uint32_t staging_slots = 0;  // slots per rank, each of one chunk
   uint32_t lane_count = 1;
   uint32_t signal_count = 0;  // signal indices per (sender, receiver)
+  uint32_t leaf_count = 0;    // of a fold over leaves (op.h); 0: each rank contributes once
 };
 
 struct Program {
@@ -54,10 +55,10 @@ class Builder {
   static Ref output_at(Rank rank, uint32_t chunk) { return {chunk, rank, Space::kOutput}; }
   // Where the buffer is told, with the slot that stands in for it.
   static Ref input_at(Rank rank, uint32_t chunk, uint32_t slot) {
-    return {chunk, rank, Space::kInput, slot};
+    return {.chunk = chunk, .rank = rank, .space = Space::kInput, .slot = slot};
   }
   static Ref output_at(Rank rank, uint32_t chunk, uint32_t slot) {
-    return {chunk, rank, Space::kOutput, slot};
+    return {.chunk = chunk, .rank = rank, .space = Space::kOutput, .slot = slot};
   }
   static Ref staging_at(Rank rank, uint32_t slot) { return {slot, rank, Space::kStaging}; }
 
@@ -67,6 +68,8 @@ class Builder {
   void reduce(Ref dst, std::span<const Ref> operands, uint32_t count = 1);
   // Likewise, of a result that further folds complete (Op::partial).
   void reduce_partially(Ref dst, std::span<const Ref> operands, uint32_t count = 1);
+  // Likewise, by Ref::folds of the operands (Op::tree).
+  void reduce_tree(Ref dst, std::span<const Ref> operands, uint32_t count = 1);
   // dst = dst op src
   void reduce_into(Ref dst, Ref src, uint32_t count = 1);
   void signal(uint32_t peer, uint8_t index);

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "core/base/leaves.h"
 #include "core/sched/print.h"
 
 namespace weir::sched {
@@ -117,6 +118,10 @@ class OpChecker {
     if (text.empty() && op.dst.rank != program_.rank && op.src.rank != program_.rank) {
       text = "source and destination are both at peers";
     }
+    if (text.empty() && program_.shape.leaf_count > 0 &&
+        (op.dst.space == Space::kOutput || op.src.space == Space::kOutput)) {
+      text = "with leaves, a copy is of partial results, and Output holds rounded ones";
+    }
     return text.empty() ? check_overlap(op, op.src) : text;
   }
 
@@ -136,7 +141,24 @@ class OpChecker {
       if (text.empty()) text = check_overlap(op, operand);
       if (!text.empty()) text = fmt::format("operand {} of {}: {}", i, op.operand_count, text);
     }
-    return text;
+    return text.empty() ? check_tree(op) : text;
+  }
+
+  std::string check_tree(const Op& op) const {
+    if (op.tree != (program_.shape.leaf_count > 0)) {
+      return op.tree ? "a tree of folds, but there are no leaves"
+                     : "with leaves, a reduce is a tree of folds";
+    }
+    if (!op.tree) return "";
+    uint32_t depth = 0;
+    for (uint32_t i = 0; i < op.operand_count; ++i) {
+      const Ref& operand = program_.operands[op.first_operand + i];
+      if (operand.space == Space::kOutput) return "an operand is a rounded result";
+      if (++depth > kTreeDepthMax) return fmt::format("the stack holds {} operands", depth);
+      if (operand.folds >= depth) return fmt::format("operand {} has no operand to its left", i);
+      depth -= operand.folds;
+    }
+    return depth == 1 ? "" : fmt::format("{} operands are not folded", depth);
   }
 
   std::string check_signal(const Op& op) const {
@@ -224,7 +246,16 @@ Flaw validate_head(const Program& program) {
   const uint64_t held = program.collective == Collective::kAllToAll
                             ? shape.chunk_count / program.rank_count
                             : shape.chunk_count;
-  const uint64_t places = 2 * held + shape.scratch_slots + uint64_t{shape.staging_slots};
+  const bool reduces = program.collective == Collective::kAllReduce ||
+                       program.collective == Collective::kReduceScatter ||
+                       program.collective == Collective::kReduce;
+  if (shape.leaf_count > kLeafCountMax || (shape.leaf_count > 0 && !reduces)) {
+    return flaw(fmt::format("leaf_count {} does not suit {}", shape.leaf_count,
+                            weir::name_of(program.collective)));
+  }
+  const uint64_t node_count_max = shape.leaf_count > 0 ? 2 * kLeafLevelMax + 1 : 1;
+  const uint64_t places =
+      (1 + node_count_max) * held + shape.scratch_slots + uint64_t{shape.staging_slots};
   if (places * program.rank_count > kVerifiedPlaceCountMax) {
     return flaw(
         fmt::format("{} chunks and slots per rank on {} ranks are more than the {} that can "
@@ -260,6 +291,7 @@ Flaw validate_heads(std::span<const Program> programs) {
                         : shape.staging_slots != expected.staging_slots ? "staging_slots"
                         : shape.lane_count != expected.lane_count       ? "lane_count"
                         : shape.signal_count != expected.signal_count   ? "signal_count"
+                        : shape.leaf_count != expected.leaf_count       ? "leaf_count"
                                                                         : nullptr;
     if (field != nullptr) {
       return bounds(program, Flaw::kNoOp, fmt::format("{} is not that of rank 0", field));

@@ -35,6 +35,11 @@ class ResultChecker {
  public:
   ResultChecker(std::span<const Program> programs, const Layout& layout, const Executor& executor)
       : programs_(programs), layout_(layout), executor_(executor), head_(programs[0]) {
+    const uint32_t leaf_count = head_.shape.leaf_count;
+    if (leaf_count > 0) {
+      fold_of_all_ = rounded(node_expression(leaf_count, {0, leaf_root_level(leaf_count)}, 0));
+      return;
+    }
     FoldBuilder fold;
     for (Rank rank = 0; rank < head_.rank_count; ++rank) fold.add(leaf(rank, 0));
     fold_of_all_ = fold.result();
@@ -92,6 +97,7 @@ class ResultChecker {
 
   // Names the one or two ranks that explain the difference, if so few do.
   std::string explain(RankSetHash got, RankSetHash expected) const {
+    if (head_.shape.leaf_count > 0) return " leaves";
     for (Rank rank = 0; rank < head_.rank_count; ++rank) {
       if (expected - got == key_of(rank)) return fmt::format(": that of rank {} is missing", rank);
       if (got - expected == key_of(rank)) return fmt::format(": that of rank {} is double", rank);
@@ -114,6 +120,13 @@ class ResultChecker {
   }
 
   Flaw check_order(Rank rank, uint32_t chunk, const Expression& value) {
+    if (head_.shape.leaf_count > 0) {
+      if (value.order == fold_of_all_.order) return {};
+      return {Flaw::Kind::kOrder, rank, Flaw::kNoOp,
+              fmt::format("rank {}: out[{}] is not the tree over {} leaves, rounded once; {}", rank,
+                          chunk, head_.shape.leaf_count,
+                          executor_.last_writer(layout_.find({chunk, rank, Space::kOutput}, 1)))};
+    }
     if (first_rank_[chunk] == kNoRank) {
       first_rank_[chunk] = rank;
       return {};

@@ -20,7 +20,8 @@
 //             before it is written, and chunks of different numbers are never mixed
 //   order     ranks that receive the same chunk of a reduction receive the same expression, so the
 //             same bits; `rank_order` says whether every one of them is the single fold in rank
-//             order
+//             order. With leaves (op.h): every result is the tree over all leaves, of folds of
+//             two, whichever rank does them, and is rounded once
 //
 // The result does not depend on the interleaving that is executed: with no any-source receive and
 // no race, what each operation reads is determined by the programs, and running one operation never

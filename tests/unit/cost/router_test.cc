@@ -94,6 +94,34 @@ TEST(Router, OfAboutTheSameTimesTheOneWithFewerSignalsIsTaken) {
             decision.value().candidates[1].predicted_ns);
 }
 
+// Both signal twice then: an agreement on windows comes before either.
+TEST(Router, WhereAllBuffersLieInWindowsTwoRanksUseThemWhereverTheirCoresAre) {
+  for (const Collective collective : {Collective::kAllReduce, Collective::kReduceScatter,
+                                      Collective::kAllGather, Collective::kAllToAll}) {
+    for (const double signal_ns : {50.0, 250.0, 400.0}) {
+      for (const double window : {0.025, 0.07, 0.15}) {
+        Table table = built_in_table();
+        table.times.copy_ns_per_byte = {0.009, 0.022, 0.022};
+        table.times.reduce_ns_per_byte[0] = {0.014, 0.022, 0.024};
+        LinkTimes& link = table.times.link(Link::kShmSharedCache);
+        link.signal_ns = signal_ns;
+        link.window_ns_per_byte = {window, window, window};
+        for (uint64_t bytes = 16 << 10; bytes <= 64 << 20; bytes *= 4) {
+          Request r = request(collective, 2, bytes);
+          r.work.problem.inputs_mapped = r.work.problem.outputs_mapped = true;
+          r.work.slicing = {.slice_bytes = 128 << 10, .in_flight = 4};
+          const auto decision =
+              choose(r, candidates_for(algo::all_algorithms(), r.work.problem), table, nullptr);
+          ASSERT_TRUE(decision.ok());
+          EXPECT_STREQ(decision.value().algorithm->name, "window")
+              << algo::name_of(collective, algo::BlockLengths::kEqual) << ' ' << bytes << ' '
+              << signal_ns << ' ' << window;
+        }
+      }
+    }
+  }
+}
+
 // The rank that only sends works ahead; the root's core is what a call takes.
 TEST(RunAhead, ACallTakesTheTimeOfTheBusiestRank) {
   const Table table = built_in_table();

@@ -2,6 +2,8 @@
 // Binding: chunk maps, slicing and what a mapped program must look like.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <memory>
 #include <vector>
 
 #include "core/algo/algorithm.h"
@@ -127,6 +129,54 @@ TEST(MappedPlan, RefusesProgramsOfMessages) {
                        {.slice_bytes = 64, .entry_bytes = 64, .ring_bytes = 64}, Arithmetic::kIeee);
   ASSERT_FALSE(plan.ok());
   EXPECT_EQ(plan.status().code(), Code::kUnsupported);
+}
+
+// Of rank 1 of `ranks`, by `name`, over windows if it needs them.
+std::unique_ptr<MappedPlan> bound(Collective collective, const char* name, Rank ranks,
+                                  uint32_t known_signal = MappedPlan::kNoKnownSignal) {
+  algo::Problem problem;
+  problem.collective = collective;
+  problem.rank_count = ranks;
+  problem.mapped = problem.inputs_mapped = problem.outputs_mapped = true;
+  const algo::Algorithm* algorithm = algo::find_algorithm(collective, name);
+  if (algorithm == nullptr) return nullptr;
+  const sched::Program program = algo::compile(*algorithm, problem, 1);
+  const uint64_t entry_bytes = 4096 * std::max(1u, program.shape.staging_slots);
+  auto plan = MappedPlan::bind(
+      program, call_of(collective, 4096),
+      {.slice_bytes = 4096, .entry_bytes = entry_bytes, .ring_bytes = 8 * entry_bytes},
+      Arithmetic::kIeee, known_signal);
+  EXPECT_TRUE(plan.ok()) << plan.status().text();
+  return plan.ok() ? plan.take() : nullptr;
+}
+
+TEST(MappedPlan, ASignalThatAllRanksHaveGivenIsNotWaitedFor) {
+  for (const Collective collective :
+       {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather,
+        Collective::kAllToAll, Collective::kReduce}) {
+    const auto plan = bound(collective, "window", 4);
+    const auto entered = bound(collective, "window", 4, algo::kWindowsEntered);
+    ASSERT_TRUE(plan != nullptr && entered != nullptr);
+    EXPECT_LT(entered->stage_count(), plan->stage_count()) << name_of(collective);
+    EXPECT_EQ(entered->stage_count(), 2u) << "the work, and the wait until all have left";
+  }
+}
+
+TEST(MappedPlan, WhatIsFoldedIntoScratchOnlyToBeCopiedIsFoldedToWhereTheCopyGoes) {
+  EXPECT_FALSE(bound(Collective::kReduce, "window", 2)->uses_scratch());
+  EXPECT_FALSE(bound(Collective::kAllToAll, "window", 2)->uses_scratch());
+}
+
+TEST(MappedPlan, StoresAreMeasuredInAStageThatWritesSlotsOnlyAndInOneThatWritesOutputOnly) {
+  const auto direct = bound(Collective::kAllReduce, "direct", 2);
+  EXPECT_EQ(direct->slot_stage(), 0u);
+  EXPECT_EQ(direct->output_stage(), 1u);
+  const auto gather = bound(Collective::kGather, "direct", 2);  // rank 1 only fills a slot
+  EXPECT_EQ(gather->slot_stage(), 0u);
+  EXPECT_EQ(gather->output_stage(), gather->stage_count());
+  const auto window = bound(Collective::kAllReduce, "window", 2, algo::kWindowsEntered);
+  EXPECT_EQ(window->slot_stage(), window->stage_count());
+  EXPECT_EQ(window->output_stage(), 0u) << "the last stage only waits";
 }
 
 TEST(Fingerprint, DiffersWhereverCallsDiffer) {

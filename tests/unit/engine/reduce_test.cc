@@ -143,6 +143,7 @@ class Case {
     args.sources = sources.data();
     args.element_count = count;
     args.streaming = random_() % 2 == 0;
+    args.second_streaming = args.streaming && random_() % 2 == 0;
     const bool in_place = random_() % 3 == 0;
     uint8_t* dst = place(*dst_, bytes);
     if (in_place)

@@ -154,7 +154,10 @@ bool CallAgreement::on_lengths(Request& request, engine::Planner& planner, Statu
 bool CallAgreement::may_use_windows(const engine::Call& call,
                                     const engine::Planner& planner) const {
   const Rank n = context_.rank_count;
-  if (!context_.mapped() || n == 1 || !planner.uses_windows(call.collective)) return false;
+  if (!context_.mapped() || n == 1 || call.leaf_count > 0 ||
+      !planner.uses_windows(call.collective)) {
+    return false;
+  }
   const uint64_t one = call.count * element_bytes(call.type);
   uint64_t bytes = one;
   if (call.block_counts == nullptr) {

@@ -4,8 +4,9 @@
 // block has the length that its receiver expects. Each rank publishes its part with the description
 // of the call; all draw the same conclusion.
 //
-// Whether a buffer lies in memory that all ranks know needs no agreement: each rank tells it with
-// its first signal, and the engine asks here what the words of a peer mean (engine::ToldBuffers).
+// Once the communicator has had an arena, whether a buffer lies in memory that all ranks know needs
+// no agreement: each rank tells it with its first signal, and the engine asks here what the words of
+// a peer mean (engine::ToldBuffers).
 //
 // With the communicator's lock held.
 #pragma once
@@ -44,6 +45,11 @@ class CallAgreement final : public engine::ToldBuffers {
     return request.call.told || on_windows(request, planner, in_windows);
   }
 
+  // Whether a call with blocks of equal length may begin without.
+  bool is_needless(const engine::Call& call) const {
+    return call.recv_counts == nullptr && windows_.need() == Windows::Need::kNothing;
+  }
+
   // Where this rank's buffers lie, in a call that is told. `call` must live until it is done.
   engine::OwnBuffers tell(const engine::Call& call);
   bool find(Rank peer, uint64_t input_word, uint64_t output_word, unsigned char** input,
@@ -67,9 +73,8 @@ class CallAgreement final : public engine::ToldBuffers {
   // peers' windows; memory of an arena is never written by others, since each rank frees it alone,
   // also after an error that others have not noticed yet. To read results instead is slower than
   // slots where the cores share no cache (docs/performance.md).
-  bool writes_to_peers(Collective collective) const {
-    return collective == Collective::kAllReduce || collective == Collective::kReduce ||
-           (collective == Collective::kAllToAll && !windows_.had_arena());
+  static bool writes_to_peers(Collective collective) {
+    return collective == Collective::kAllReduce || collective == Collective::kReduce;
   }
   // Whether windows can make the call faster; the same on all ranks.
   bool may_use_windows(const engine::Call& call, const engine::Planner& planner) const;

@@ -12,6 +12,14 @@ using engine::Advance;
 using engine::Control;
 using engine::Protocol;
 
+namespace {
+
+// A call of more slices takes so long that its request costs nothing beside it, and other
+// operations of the communicator get their turn between its slices.
+constexpr uint64_t kWarmSlicesMax = 4;
+
+}  // namespace
+
 void CollectiveQueue::take_over(Request& request, Warm warm) {
   request.next = nullptr;
   first_ = last_ = &request;
@@ -21,7 +29,41 @@ void CollectiveQueue::take_over(Request& request, Warm warm) {
   }
   request.started = true;
   request.sequence = state_.context.sequence;
-  active_run_ = &line_run_;
+  active_run_ = active_plan_->protocol == Protocol::kSlots ? static_cast<engine::Run*>(&mapped_run_)
+                                                           : &line_run_;
+}
+
+CollectiveQueue::Warm CollectiveQueue::run_warm_slots(const engine::Plan& plan,
+                                                      const engine::Call& call) {
+  engine::Context& context = state_.context;
+  if (plan.protocol != Protocol::kSlots || plan.mapped->slice_count() > kWarmSlicesMax ||
+      !agreement_.is_needless(call)) {
+    return Warm::kRefused;
+  }
+  Recorder& recorder = state_.recorder;
+  const uint64_t begin_ns = planner_->times(context.sequence + 1) ? now_ns() : 0;
+  mapped_run_.start(*plan.mapped, call, plan.fingerprint, context);
+  if (recorder.on()) {
+    recorder.begun(context.sequence, engine::call_flag(context.sequence, plan.fingerprint),
+                   plan.what, call.count, ticks());
+  }
+  active_plan_ = &plan;
+  Waiter waiter(state_.wait_policy);
+  uint32_t polls = 0;
+  for (;;) {
+    const Advance advance = mapped_run_.advance(context);
+    if (advance == Advance::kDone) break;
+    if (advance == Advance::kFailed) return Warm::kOtherCalled;
+    if (++polls > kPollsPerTurn) return Warm::kUnderWay;
+    if (advance == Advance::kMoved) {
+      waiter.reset();
+    } else if (waiter.pause() && waiter.yields()) {
+      return Warm::kUnderWay;
+    }
+  }
+  if (recorder.on()) recorder.finished_at(context.sequence, ticks());
+  if (begin_ns != 0) planner_->measured(plan, static_cast<double>(now_ns() - begin_ns));
+  return Warm::kDone;
 }
 
 CollectiveQueue::Warm CollectiveQueue::run_warm_uneven(const engine::Call& call) {

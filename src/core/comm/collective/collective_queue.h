@@ -79,6 +79,8 @@ class CollectiveQueue {
 
   // run_warm of an all_to_all_v.
   Warm run_warm_uneven(const engine::Call& call);
+  // run_warm of a plan of slots, but for long ones.
+  Warm run_warm_slots(const engine::Plan& plan, const engine::Call& call);
   // True when its run has started, or it has failed alone.
   bool begin(Request& request, OperationFailure* failure);
   void report_failure(const Request& request, OperationFailure* failure) const;
@@ -105,9 +107,8 @@ inline CollectiveQueue::Warm CollectiveQueue::run_warm(const engine::Call& call)
   Recorder& recorder = state_.recorder;
   const engine::Plan* plan =
       planner_->diverts(context.sequence + 1) ? nullptr : planner_->latest(call);
-  if (plan == nullptr || plan->protocol != engine::Protocol::kLine || !context.may_begin()) {
-    return Warm::kRefused;
-  }
+  if (plan == nullptr || !context.may_begin()) return Warm::kRefused;
+  if (plan->protocol != engine::Protocol::kLine) return run_warm_slots(*plan, call);
   const uint64_t begin_ns = planner_->times(context.sequence + 1) ? now_ns() : 0;
   line_run_.start(*plan->mapped, call, plan->fingerprint, context);
   Advance advance = line_run_.advance(context);

@@ -46,16 +46,15 @@ class Windows {
   // What the ranks have to do before a call may use windows; the same on all ranks.
   enum class Need : uint8_t {
     kNothing,  // there are none
-    kTell,     // each rank tells where its buffers lie with its first signal
-    kAgree     // before the call: a rank may know memory of which another rank does not know
+    kTell,     // an arena was made: each rank tells where its buffers lie with its first signal
+    kAgree     // before the call. With reachable_: a rank may know memory unknown to another
   };
   Need need() const {
     if (reachable_count_ > 0) return Need::kAgree;
-    return windows_.empty() && arena_count_ == 0 ? Need::kNothing : Need::kTell;
+    if (arena_count_ > 0) return Need::kTell;
+    return windows_.empty() ? Need::kNothing : Need::kAgree;
   }
-  // Whether an arena was ever made: the same on all ranks.
-  bool had_arena() const { return arena_count_ > 0; }
-  // Whether there is nothing else; likewise.
+  // Whether there is nothing but arenas; likewise.
   bool only_arenas() const { return windows_.empty() && reachable_count_ == 0; }
   // The word of a buffer; 0 when it lies in none. Where all ranks must draw the same conclusion from
   // it, not `in_arenas`: a rank may have destroyed the arena.

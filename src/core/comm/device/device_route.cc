@@ -49,7 +49,13 @@ Result<int> DeviceRoute::device_of(const engine::Call& call) const {
     writes = any(call.recv_counts);
   }
   const void* const buffers[] = {reads ? call.input : nullptr, writes ? call.output : nullptr};
-  return device_of(buffers);
+  Result<int> device = device_of(buffers);
+  if (call.leaf_count > 0 && (!device.ok() || device.value() >= 0)) {
+    return Status(
+        Code::kUnsupported,
+        fmt::format("a fold over leaves on '{}' needs buffers in memory of the host", state_.name));
+  }
+  return device;
 }
 
 void DeviceRoute::mark_collective(Request& request, int device) const {

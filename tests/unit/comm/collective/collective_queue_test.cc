@@ -116,6 +116,79 @@ TEST_F(CollectiveQueueTest, AWarmCallThatIsSlowGoesOnAsARequest) {
   EXPECT_EQ(out_a, std::vector<float>(2, 2.0f));
 }
 
+TEST_F(CollectiveQueueTest, AWarmCallOfSlotsRunsUnlessItIsLongOrWindowsMustBeAgreedOn) {
+  for (const size_t count : {size_t{16'000}, size_t{1} << 20}) {
+    const bool is_long = count > 16'000;
+    const std::vector<float> ones(count, 1.0f);
+    std::vector<float> out_a(count), out_b(count);
+    const engine::Call call_a = all_reduce(ones, &out_a);
+    const engine::Call call_b = all_reduce(ones, &out_b);
+    {
+      Request of_a, of_b;
+      of_a.call = call_a;
+      of_b.call = call_b;
+      a.enqueue(&of_a);
+      b.enqueue(&of_b);
+      poll();
+      ASSERT_TRUE(of_a.done.load() && of_b.done.load());
+    }
+    out_a.assign(count, 0.0f);
+    out_b.assign(count, 0.0f);
+    if (is_long) {
+      EXPECT_EQ(a.queue.run_warm(call_a), CollectiveQueue::Warm::kRefused);
+      continue;
+    }
+    EXPECT_EQ(a.queue.run_warm(call_a), CollectiveQueue::Warm::kUnderWay);
+    Request rest;
+    rest.call = call_a;
+    a.requests.begin_watch();
+    a.queue.take_over(rest, CollectiveQueue::Warm::kUnderWay);
+    std::vector<Rank> awaited;
+    a.queue.collect_awaited(&awaited);
+    EXPECT_EQ(awaited, std::vector<Rank>{1});
+    EXPECT_EQ(b.queue.run_warm(call_b), CollectiveQueue::Warm::kDone);
+    poll();
+    EXPECT_TRUE(rest.done.load());
+    EXPECT_FALSE(a.requests.any());
+    EXPECT_EQ(out_a, std::vector<float>(count, 2.0f));
+    EXPECT_EQ(out_b, std::vector<float>(count, 2.0f));
+    std::vector<unsigned char> memory(64);
+    const uint64_t number =
+        a.windows.add_reachable({memory.data(), memory.data()}, {memory.size(), memory.size()});
+    EXPECT_EQ(a.queue.run_warm(call_a), CollectiveQueue::Warm::kRefused);
+    a.windows.withdraw_reachable(number);
+  }
+}
+
+TEST_F(CollectiveQueueTest, AnotherCallOfAPeerThatRunsWarmIsAFailure) {
+  constexpr size_t kCount = 16'000;
+  const std::vector<float> in(kCount, 1.0f);
+  std::vector<float> out_a(kCount), out_b(kCount);
+  {
+    Request of_a, of_b;
+    of_a.call = all_reduce(in, &out_a);
+    of_b.call = all_reduce(in, &out_b);
+    a.enqueue(&of_a);
+    b.enqueue(&of_b);
+    poll();
+  }
+  const std::vector<float> shorter(kCount - 1, 1.0f);
+  Request of_b;
+  of_b.call = all_reduce(shorter, &out_b);
+  b.enqueue(&of_b);
+  b.queue.poll(&failure_of_b);
+  const engine::Call call_a = all_reduce(in, &out_a);
+  ASSERT_EQ(a.queue.run_warm(call_a), CollectiveQueue::Warm::kOtherCalled);
+  Request rest;
+  rest.call = call_a;
+  a.requests.begin_watch();
+  a.queue.take_over(rest, CollectiveQueue::Warm::kOtherCalled);
+  a.queue.fail_all(Status(Code::kMismatch, "different calls"));
+  b.queue.fail_all(Status(Code::kMismatch, "different calls"));
+  EXPECT_EQ(rest.status.text(), "different calls");
+  EXPECT_TRUE(a.queue.is_empty());
+}
+
 TEST_F(CollectiveQueueTest, AnotherCallOfAPeerIsAFailureWithoutAText) {
   const std::vector<float> in(1000, 1.0f);
   const std::vector<float> shorter(999, 1.0f);

@@ -22,7 +22,7 @@ TEST_F(WindowsTest, MemoryThatNoRankSharesLiesInNoWindow) {
   ASSERT_TRUE(made.ok());
   auto* memory = static_cast<unsigned char*>(made.value());
   for (int i = 0; i < 100; ++i) ASSERT_EQ(memory[i], 0);
-  EXPECT_EQ(windows.need(), Windows::Need::kTell) << "every rank has one";
+  EXPECT_EQ(windows.need(), Windows::Need::kAgree) << "every rank has one";
   EXPECT_EQ(windows.word_of(memory, 100), 0u);
   EXPECT_TRUE(windows.free(memory).ok());
   EXPECT_EQ(windows.free(memory).code(), Code::kInvalidArgument);

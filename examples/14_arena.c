@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * 13: an arena. Each rank takes buffers from it by itself, of any size and in any order; calls read
+ * 14: an arena. Each rank takes buffers from it by itself, of any size and in any order; calls read
  * them in place, wherever they lie on each rank. Here: the steps of a model whose parameters are
  * split over the ranks. The layers' buffers come and go as they are needed.
  *
- *   ./13_arena
+ *   ./14_arena
  */
 #include <string.h>
 

@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backend.h"
+
+#include <ATen/Context.h>
+#include <ATen/record_function.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "launch.h"
+
+namespace weir::pytorch {
+
+namespace {
+
+constexpr char kIdKey[] = "weir/unique_id";
+
+// By OpType.
+constexpr size_t kOpTypes = 32;
+struct AtomicCount {
+  std::atomic<uint64_t> calls{0};
+  std::atomic<uint64_t> bytes{0};
+};
+std::array<AtomicCount, kOpTypes> g_counts;
+
+void count(c10d::OpType type, size_t bytes) {
+  AtomicCount& counted = g_counts[static_cast<size_t>(type) % kOpTypes];
+  counted.calls.fetch_add(1, std::memory_order_relaxed);
+  counted.bytes.fetch_add(bytes, std::memory_order_relaxed);
+}
+
+weir_comm_config_t config_of(const Backend::Options& options) {
+  weir_comm_config_t config = WEIR_COMM_CONFIG_INIT;
+  constexpr int64_t kDay = int64_t{24} * 3600 * 1000;
+  config.timeout_ms = std::clamp<int64_t>(options.timeout.count(), 1, kDay);
+  config.flags = WEIR_COMM_HOST_MEMORY;
+  if (options.deterministic || at::globalContext().deterministicAlgorithms()) {
+    config.flags |= WEIR_COMM_DETERMINISTIC;
+  }
+  const std::string& name = options.group_desc.empty() ? options.group_name : options.group_desc;
+  config.name = name.empty() ? nullptr : name.c_str();
+  return config;
+}
+
+std::shared_ptr<SharedCommunicator> create(c10d::Store& store, int rank, int size,
+                                           const Backend::Options& options) {
+  weir_unique_id_t id;
+  if (rank == 0) {
+    check(weir_get_unique_id(&id), nullptr, "init_process_group");
+    store.set(kIdKey, std::vector<uint8_t>(std::begin(id.bytes), std::end(id.bytes)));
+  } else {
+    const std::vector<uint8_t> bytes = store.get(kIdKey);
+    TORCH_CHECK(bytes.size() == sizeof(id.bytes), "init_process_group: the store holds ",
+                bytes.size(), " bytes under ", kIdKey, " where Weir's rank 0 puts ",
+                sizeof(id.bytes), ": do all ranks use this backend?");
+    std::memcpy(id.bytes, bytes.data(), sizeof(id.bytes));
+  }
+  const weir_comm_config_t config = config_of(options);
+  weir_comm_t comm = nullptr;
+  check(weir_comm_create(&comm, size, &id, rank, &config), nullptr, "init_process_group");
+  return std::make_shared<SharedCommunicator>(comm, options.timeout);
+}
+
+c10::intrusive_ptr<Backend::Options> options_like(
+    const Backend::Options& own, const c10::intrusive_ptr<c10d::Backend::Options>& given) {
+  auto options = c10::make_intrusive<Backend::Options>(given ? given->timeout : own.timeout);
+  options->deterministic = own.deterministic;
+  if (given) {
+    options->group_name = given->group_name;
+    options->group_desc = given->group_desc;
+    options->global_ranks_in_group = given->global_ranks_in_group;
+  }
+  return options;
+}
+
+}  // namespace
+
+std::map<std::string, OperationCount> operation_counts() {
+  std::map<std::string, OperationCount> counts;
+  for (size_t i = 0; i < kOpTypes; ++i) {
+    const uint64_t calls = g_counts[i].calls.load(std::memory_order_relaxed);
+    if (calls == 0) continue;
+    counts[c10d::opTypeToString(static_cast<c10d::OpType>(i))] = {
+        calls, g_counts[i].bytes.load(std::memory_order_relaxed)};
+  }
+  return counts;
+}
+
+void reset_operation_counts() {
+  for (AtomicCount& counted : g_counts) {
+    counted.calls = 0;
+    counted.bytes = 0;
+  }
+}
+
+// ---- The group --------------------------------------------------------------------------------
+
+Backend::Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                 c10::intrusive_ptr<Options> options, std::string name)
+    : Backend(create(*store, rank, size, *options), rank, size, store, options, std::move(name)) {}
+
+Backend::Backend(std::shared_ptr<SharedCommunicator> comm, int rank, int size,
+                 c10::intrusive_ptr<c10d::Store> store, c10::intrusive_ptr<Options> options,
+                 std::string name)
+    : c10d::Backend(rank, size),
+      name_(std::move(name)),
+      store_(std::move(store)),
+      options_(std::move(options)),
+      comm_(std::move(comm)) {
+  init();
+}
+
+Backend::~Backend() = default;
+
+c10d::ErrorType Backend::getError() {
+  weir_result_t error = WEIR_OK;
+  if (weir_comm_async_error(comm(), &error) != WEIR_OK) return c10d::ErrorType::COMM_ERROR;
+  switch (error) {
+    case WEIR_OK:
+      return c10d::ErrorType::SUCCESS;
+    case WEIR_ERROR_TIMEOUT:
+      return c10d::ErrorType::TIMEOUT;
+    case WEIR_ERROR_PEER_LOST:
+      return c10d::ErrorType::REMOTE_ERROR;
+    default:
+      return c10d::ErrorType::COMM_ERROR;
+  }
+}
+
+void Backend::abort() { weir_comm_abort(comm()); }
+
+// The communicator ends with the last operation that uses it.
+void Backend::shutdown() {}
+
+c10::intrusive_ptr<c10d::Backend> Backend::split(
+    const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+    const c10::intrusive_ptr<c10d::Backend::Options>& options) {
+  const auto found = std::find(ranks.begin(), ranks.end(), getRank());
+  if (found == ranks.end()) return nullptr;
+  return c10::make_intrusive<Backend>(store, static_cast<int>(found - ranks.begin()),
+                                      static_cast<int>(ranks.size()),
+                                      options_like(*options_, options), name_);
+}
+
+c10::intrusive_ptr<c10d::Backend> Backend::merge(
+    const c10::intrusive_ptr<c10d::Store>& store,
+    const c10::intrusive_ptr<c10d::Backend::Options>& options, const int& rank, const int& size) {
+  return c10::make_intrusive<Backend>(store, rank, size, options_like(*options_, options), name_);
+}
+
+c10::intrusive_ptr<c10d::Backend> Backend::shrink(
+    const std::vector<int64_t>& excluded, int /*flags*/,
+    const c10::intrusive_ptr<c10d::Backend::Options>& options) {
+  const auto new_options = options_like(*options_, options);
+  const std::vector<int> ranks(excluded.begin(), excluded.end());
+  const weir_comm_config_t config = config_of(*new_options);
+  weir_comm_t shrunk = nullptr;
+  check(weir_comm_shrink(comm(), ranks.data(), static_cast<int>(ranks.size()), &config, &shrunk),
+        comm(), "shrink");
+  auto shared = std::make_shared<SharedCommunicator>(shrunk, new_options->timeout);
+  int rank = 0;
+  int size = 0;
+  check(weir_comm_rank(shrunk, &rank), shrunk, "shrink");
+  check(weir_comm_size(shrunk, &size), shrunk, "shrink");
+  return c10::intrusive_ptr<c10d::Backend>::reclaim(
+      new Backend(std::move(shared), rank, size, store_, new_options, name_));
+}
+
+std::vector<int> Backend::lost_ranks() {
+  std::vector<int> ranks(static_cast<size_t>(getSize()));
+  int found = 0;
+  check(weir_comm_lost_ranks(comm(), ranks.data(), getSize(), &found), comm(), "lost_ranks");
+  ranks.resize(static_cast<size_t>(std::min(found, getSize())));
+  return ranks;
+}
+
+void Backend::check_rank(int64_t rank, const char* what) const {
+  TORCH_CHECK_VALUE(rank >= 0 && rank < getSize(), what, ": rank ", rank, " is not in a group of ",
+                    getSize());
+}
+
+// ---- Launch -----------------------------------------------------------------------------------
+
+namespace {
+
+bool is_message(c10d::OpType type) {
+  return type == c10d::OpType::SEND || type == c10d::OpType::RECV ||
+         type == c10d::OpType::RECVANYSOURCE;
+}
+
+}  // namespace
+
+Backend::Launch::Launch(Backend& backend, c10d::OpType type, const char* name,
+                        std::chrono::milliseconds timeout, bool is_async)
+    : backend_(backend), type_(type), name_(name), timeout_(backend.timeout_of(timeout)) {
+  sequence_ = is_message(type) ? backend.sequence_.load(std::memory_order_relaxed)
+                               : backend.sequence_.fetch_add(1, std::memory_order_relaxed) + 1;
+  if (is_async || backend.is_coalescing_.load(std::memory_order_relaxed) ||
+      !backend.comm_->has_deadline(timeout_) || at::hasCallbacks() ||
+      backend.observed_ != nullptr || backend.is_timed_.load(std::memory_order_relaxed)) {
+    operation_ = c10::make_intrusive<Operation>(backend.comm_, name);
+    if (backend.is_timed_.load(std::memory_order_relaxed)) operation_->measure();
+    if (backend.observed_ != nullptr) observe();
+  }
+}
+
+// The hook learns of the operation when it has finished.
+void Backend::Launch::observe() {
+  const auto observed = backend_.observed_;
+  {
+    const std::lock_guard lock(observed->mutex);
+    ++observed->pending;
+  }
+  operation_->set_when_finished(
+      [observed, type = type_, sequence = sequence_, begin = std::chrono::steady_clock::now()] {
+        const auto end = std::chrono::steady_clock::now();
+        observed->hook(std::make_shared<c10d::WorkInfo>(type, sequence, begin, end,
+                                                        std::chrono::duration<float>(end - begin)));
+        {
+          const std::lock_guard lock(observed->mutex);
+          --observed->pending;
+        }
+        observed->changed.notify_all();
+      });
+}
+
+// What has been started goes on, and its buffers are kept, where a later call threw.
+Backend::Launch::~Launch() {
+  if (operation_ != nullptr) operation_->watch();
+}
+
+void Backend::Launch::finish_now(size_t bytes) {
+  count(type_, bytes);
+  if (operation_ == nullptr) return;
+  operation_->wait(kNoTimeout);
+  if (const auto exception = operation_->exception()) std::rethrow_exception(exception);
+}
+
+Backend::WorkPointer Backend::Launch::finish(const Tensors& inputs, Outputs outputs, size_t bytes) {
+  count(type_, bytes);
+  if (operation_ == nullptr) {
+    return c10::make_intrusive<CompleteWork>(backend_.getRank(), type_, sequence_,
+                                             std::move(outputs));
+  }
+  const auto operation = std::move(operation_);
+  operation_ = nullptr;
+  operation->set_outputs(std::move(outputs));
+  const std::string title = at::hasCallbacks() ? backend_.name_ + ":" + name_ : std::string();
+  // A hook is called whether anybody waits or not.
+  if (backend_.observed_ != nullptr) operation->watch();
+  auto work = c10::make_intrusive<OperationWork>(backend_.getRank(), type_,
+                                                 title.empty() ? nullptr : title.c_str(), inputs,
+                                                 sequence_, operation);
+  if (backend_.is_coalescing_.load(std::memory_order_relaxed)) {
+    const std::lock_guard lock(backend_.coalescing_mutex_);
+    backend_.coalesced_.push_back(work);
+  }
+  return work;
+}
+
+void Backend::registerOnCompletionHook(
+    std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) {
+  TORCH_CHECK(observed_ == nullptr, "ProcessGroup OnCompletion hook already registered");
+  auto observed = std::make_shared<Observed>();
+  observed->hook = std::move(hook);
+  observed_ = std::move(observed);
+  onCompletionHook_ = observed_->hook;  // PyTorch asks whether there is one
+}
+
+void Backend::waitForPendingWorks() {
+  if (observed_ == nullptr) return;
+  std::unique_lock lock(observed_->mutex);
+  observed_->changed.wait(lock, [&] { return observed_->pending == 0; });
+}
+
+// ---- Coalescing -------------------------------------------------------------------------------
+
+namespace {
+
+// Complete when all of several are.
+class CoalescedWork : public c10d::Work {
+ public:
+  CoalescedWork(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works)
+      : Work(rank, c10d::OpType::COALESCED), works_(std::move(works)) {}
+
+  bool isCompleted() override {
+    return std::all_of(works_.begin(), works_.end(),
+                       [](const auto& work) { return work->isCompleted(); });
+  }
+  bool isSuccess() const override {
+    return std::all_of(works_.begin(), works_.end(),
+                       [](const auto& work) { return work->isSuccess(); });
+  }
+  std::exception_ptr exception() const override {
+    for (const auto& work : works_) {
+      if (auto exception = work->exception()) return exception;
+    }
+    return nullptr;
+  }
+  bool wait(std::chrono::milliseconds timeout) override {
+    for (const auto& work : works_) work->wait(timeout);
+    return true;
+  }
+  void synchronize() override { wait(kNoTimeout); }
+  std::vector<at::Tensor> result() override {
+    std::vector<at::Tensor> tensors;
+    for (const auto& work : works_) {
+      const auto part = work->result();
+      tensors.insert(tensors.end(), part.begin(), part.end());
+    }
+    return tensors;
+  }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    c10::List<c10::intrusive_ptr<c10::ivalue::Future>> futures(
+        c10::FutureType::create(c10::AnyType::get()));
+    for (const auto& work : works_) futures.push_back(work->getFuture());
+    return c10::collectAll(futures);
+  }
+
+ private:
+  std::vector<c10::intrusive_ptr<c10d::Work>> works_;
+};
+
+}  // namespace
+
+void Backend::startCoalescing() {
+  const std::lock_guard lock(coalescing_mutex_);
+  TORCH_CHECK(!is_coalescing_, "startCoalescing: it has been called already");
+  is_coalescing_ = true;
+}
+
+Backend::WorkPointer Backend::endCoalescing() {
+  const std::lock_guard lock(coalescing_mutex_);
+  TORCH_CHECK(is_coalescing_, "endCoalescing without startCoalescing");
+  is_coalescing_ = false;
+  return c10::make_intrusive<CoalescedWork>(getRank(), std::exchange(coalesced_, {}));
+}
+
+// ---- Monitored barrier ------------------------------------------------------------------------
+
+void Backend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_for_all) {
+  const auto timeout = timeout_of(options.timeout);
+  const std::string key = c10::str("weir/monitored_barrier/", barrier_number_.fetch_add(1), "/");
+  const auto arrived = [&](int rank) { return key + std::to_string(rank); };
+  const std::string all_are_here = key + "all";
+  if (getRank() != 0) {
+    store_->set(arrived(getRank()), std::vector<uint8_t>{1});
+    try {
+      store_->wait({all_are_here}, timeout);
+    } catch (const std::exception&) {
+      C10_THROW_ERROR(DistBackendError,
+                      c10::str("Rank ", getRank(),
+                               " successfully reached monitoredBarrier, but received errors while "
+                               "waiting for send/recv from rank 0. Please check rank 0 logs for "
+                               "faulty rank."));
+    }
+    return;
+  }
+  const auto end = std::chrono::steady_clock::now() + timeout;
+  std::vector<int> missing;
+  for (int rank = 1; rank < getSize(); ++rank) {
+    const auto left = std::max(std::chrono::duration_cast<std::chrono::milliseconds>(
+                                   end - std::chrono::steady_clock::now()),
+                               std::chrono::milliseconds(1));
+    try {
+      store_->wait({arrived(rank)}, left);
+    } catch (const std::exception&) {
+      missing.push_back(rank);
+      if (!wait_for_all) break;
+    }
+  }
+  if (missing.empty()) {
+    store_->set(all_are_here, std::vector<uint8_t>{1});
+    return;
+  }
+  std::string names;
+  for (const int rank : missing) names += (names.empty() ? "" : ", ") + std::to_string(rank);
+  C10_THROW_ERROR(DistBackendError,
+                  c10::str("[Rank 0]: Rank", wait_for_all && missing.size() > 1 ? "s " : " ", names,
+                           " failed to pass monitoredBarrier in ", timeout.count(), " ms"));
+}
+
+}  // namespace weir::pytorch

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// The c10d backend `weir`: PyTorch's collectives and messages of CPU tensors over weir.h.
+// Collectives are called in the same order on all ranks; messages are matched by tag. Thread-safe,
+// as far as that order allows.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <utility>
+#include <vector>
+
+#include "communicator.h"
+#include "operation.h"
+
+namespace weir::pytorch {
+
+// What the process has done, by the name of the operation.
+struct OperationCount {
+  uint64_t calls = 0;
+  uint64_t bytes = 0;  // of the tensors that this rank passed as input, or received into
+};
+std::map<std::string, OperationCount> operation_counts();
+void reset_operation_counts();
+
+class Backend : public c10d::Backend {
+ public:
+  struct Options : c10d::Backend::Options {
+    explicit Options(std::chrono::milliseconds deadline = kBackendDefaultTimeout)
+        : c10d::Backend::Options("weir", deadline) {}
+    // Results do not depend on algorithm, chunk size or transport (WEIR_COMM_DETERMINISTIC).
+    bool deterministic = false;
+  };
+
+  // Collective over `size` callers with the same `store`. `name` stands in titles of profiles
+  // ("weir", or "gloo" in its place). Throws DistBackendError, which names missing ranks.
+  Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+          c10::intrusive_ptr<Options> options, std::string name);
+  ~Backend() override;
+
+  // ---- About the group ----
+  const std::string getBackendName() const override { return name_; }
+  c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
+  bool supportsSplitting() const override { return true; }
+  bool supportsCoalescing() const override { return true; }
+  bool supportsShrinking() const override { return true; }
+  void setTimeout(std::chrono::milliseconds timeout) override { options_->timeout = timeout; }
+  void setSequenceNumberForGroup() override {}
+  uint64_t getSequenceNumberForGroup() override { return sequence_.load(); }
+  c10d::ErrorType getError() override;
+  void abort() override;
+  void shutdown() override;
+  c10::intrusive_ptr<c10d::Backend> split(
+      const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+      const c10::intrusive_ptr<c10d::Backend::Options>& options) override;
+  c10::intrusive_ptr<c10d::Backend> merge(const c10::intrusive_ptr<c10d::Store>& store,
+                                          const c10::intrusive_ptr<c10d::Backend::Options>& options,
+                                          const int& rank, const int& size) override;
+  // `flags` is not used: operations in flight on this group are aborted.
+  c10::intrusive_ptr<c10d::Backend> shrink(
+      const std::vector<int64_t>& excluded, int flags,
+      const c10::intrusive_ptr<c10d::Backend::Options>& options) override;
+  const c10::intrusive_ptr<Options>& own_options() const { return options_; }
+  // Ranks of this group that are lost (weir_comm_lost_ranks).
+  std::vector<int> lost_ranks();
+
+  // ---- Collectives ----
+  using Tensors = std::vector<at::Tensor>;
+  using TensorLists = std::vector<std::vector<at::Tensor>>;
+  using WorkPointer = c10::intrusive_ptr<c10d::Work>;
+
+  WorkPointer broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
+  WorkPointer allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  WorkPointer allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  WorkPointer allreduce_coalesced(Tensors& tensors,
+                                  const c10d::AllreduceCoalescedOptions& options) override;
+  WorkPointer reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
+  WorkPointer allgather(TensorLists& outputs, Tensors& inputs,
+                        const c10d::AllgatherOptions& options) override;
+  WorkPointer _allgather_base(at::Tensor& output, at::Tensor& input,
+                              const c10d::AllgatherOptions& options) override;
+  WorkPointer allgather_coalesced(TensorLists& outputs, Tensors& inputs,
+                                  const c10d::AllgatherOptions& options) override;
+  WorkPointer allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                              const c10d::AllgatherOptions& options) override;
+  WorkPointer gather(TensorLists& outputs, Tensors& inputs,
+                     const c10d::GatherOptions& options) override;
+  WorkPointer scatter(Tensors& outputs, TensorLists& inputs,
+                      const c10d::ScatterOptions& options) override;
+  WorkPointer reduce_scatter(Tensors& outputs, TensorLists& inputs,
+                             const c10d::ReduceScatterOptions& options) override;
+  WorkPointer _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                   const c10d::ReduceScatterOptions& options) override;
+  WorkPointer reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                              const c10d::ReduceScatterOptions& options) override;
+  WorkPointer alltoall_base(at::Tensor& output, at::Tensor& input,
+                            std::vector<int64_t>& output_splits, std::vector<int64_t>& input_splits,
+                            const c10d::AllToAllOptions& options) override;
+  WorkPointer alltoall(Tensors& outputs, Tensors& inputs,
+                       const c10d::AllToAllOptions& options) override;
+  WorkPointer barrier(const c10d::BarrierOptions& options) override;
+  // Through the store, so that it works, and names the ranks that are missing, whatever state the
+  // communicator is in.
+  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_for_all) override;
+
+  // ---- Messages ----
+  WorkPointer send(Tensors& tensors, int destination, int tag) override;
+  WorkPointer recv(Tensors& tensors, int source, int tag) override;
+  WorkPointer recvAnysource(Tensors& tensors, int tag) override;
+
+  // ---- Observation ----
+  // `hook` is called once per operation that starts from now on, by the thread of completions.
+  void registerOnCompletionHook(
+      std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
+  // Until the hook has been called for all operations that have started.
+  void waitForPendingWorks() override;
+  void enableCollectivesTiming() override { is_timed_ = true; }
+
+  void startCoalescing() override;
+  WorkPointer endCoalescing() override;
+
+  // For `weir.all_reduce`: in place, returns when it is done.
+  void all_reduce_now(const at::Tensor& tensor, c10d::ReduceOp::RedOpType op);
+
+ private:
+  class Launch;
+
+  Backend(std::shared_ptr<SharedCommunicator> comm, int rank, int size,
+          c10::intrusive_ptr<c10d::Store> store, c10::intrusive_ptr<Options> options,
+          std::string name);
+
+  std::chrono::milliseconds timeout_of(std::chrono::milliseconds timeout) const {
+    return timeout == c10d::kUnsetTimeout || timeout.count() <= 0 ? options_->timeout : timeout;
+  }
+  void reduce_all(Launch& launch, const at::Tensor& tensor, const c10d::ReduceOp& op);
+  void reduce_scatter_flat(Launch& launch, const at::Tensor& output, const at::Tensor& input,
+                           const std::vector<size_t>& counts, const c10d::ReduceOp& op);
+  void gather_all_flat(Launch& launch, const at::Tensor& output, const at::Tensor& input);
+  void gather_all_lists(Launch& launch, const Tensors& outputs, const at::Tensor& input);
+  void reduce_scatter_base(Launch& launch, const at::Tensor& output, const at::Tensor& input,
+                           const c10d::ReduceOp& op);
+  // For reductions that weir.h lacks: `use` gets the flat inputs of all ranks, a row each.
+  void gather_to_fold(Launch& launch, const at::Tensor& input,
+                      std::function<void(const at::Tensor& rows)> use);
+  WorkPointer receive(c10d::OpType type, Tensors& tensors, int source, int tag);
+  weir_comm_t comm() const { return comm_->handle(); }
+  void check_rank(int64_t rank, const char* what) const;
+
+  const std::string name_;
+  const c10::intrusive_ptr<c10d::Store> store_;
+  const c10::intrusive_ptr<Options> options_;
+  std::shared_ptr<SharedCommunicator> comm_;
+  std::atomic<uint64_t> sequence_{0};
+  std::atomic<uint64_t> barrier_number_{0};
+
+  // What a hook is told of; shared with the operations, which may outlive the backend.
+  struct Observed {
+    std::function<void(std::shared_ptr<c10d::WorkInfo>)> hook;
+    std::mutex mutex;
+    std::condition_variable changed;
+    size_t pending = 0;
+  };
+  std::shared_ptr<Observed> observed_;  // nullptr: no hook
+  std::atomic<bool> is_timed_{false};
+
+  std::mutex coalescing_mutex_;
+  std::atomic<bool> is_coalescing_{false};
+  std::vector<WorkPointer> coalesced_;
+};
+
+}  // namespace weir::pytorch

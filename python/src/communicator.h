@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// A Weir communicator that is shared by a backend and by its operations in flight, and Weir's
+// errors as PyTorch's exceptions. Thread-safe, as weir.h says.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "weir/weir.h"
+
+namespace weir::pytorch {
+
+class SharedCommunicator {
+ public:
+  // Takes `handle` over.
+  explicit SharedCommunicator(weir_comm_t handle, std::chrono::milliseconds timeout)
+      : handle_(handle), deadline_(timeout.count()) {}
+  ~SharedCommunicator();
+  SharedCommunicator(const SharedCommunicator&) = delete;
+  SharedCommunicator& operator=(const SharedCommunicator&) = delete;
+
+  weir_comm_t handle() const { return handle_; }
+
+  // Calls `start` so that the operation which it starts has `timeout` as its deadline. `start` must
+  // not wait.
+  template <typename Start>
+  weir_result_t start_within(std::chrono::milliseconds timeout, Start&& start) {
+    const std::lock_guard lock(mutex_);
+    if (const weir_result_t result = set_deadline(timeout); result != WEIR_OK) return result;
+    return start();
+  }
+
+  // Whether operations that start now have this deadline already; then no lock is needed.
+  bool has_deadline(std::chrono::milliseconds timeout) const {
+    return deadline_.load(std::memory_order_relaxed) == timeout.count();
+  }
+
+ private:
+  weir_result_t set_deadline(std::chrono::milliseconds timeout);
+
+  weir_comm_t handle_;
+  std::mutex mutex_;
+  std::atomic<int64_t> deadline_;
+};
+
+// The exception for a call on `comm` (NULL: on none) that failed: ValueError for wrong arguments,
+// torch.distributed.DistBackendError else. `what` is the operation, as the program called it.
+std::exception_ptr exception_of(weir_result_t result, weir_comm_t comm, const std::string& what);
+
+// Throws it, where `result` is an error.
+void check(weir_result_t result, weir_comm_t comm, const char* what);
+
+}  // namespace weir::pytorch

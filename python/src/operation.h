@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// An operation in flight: its requests, the tensors that they use, and what has to be done when
+// they are complete. A Work is a program's handle of it. Whoever comes first completes it: a thread
+// that waits or asks, or the thread of completions. Thread-safe.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <ATen/core/ivalue.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+#include "communicator.h"
+
+namespace weir::pytorch {
+
+// The tensors that an operation returns, in the shape in which a Future has them.
+using Outputs = std::vector<std::vector<at::Tensor>>;
+
+// The value of a Future: one list of tensors, or the list of several.
+c10::IValue value_of(const Outputs& outputs);
+std::vector<at::Tensor> flat(const Outputs& outputs);
+
+class Operation : public c10::intrusive_ptr_target {
+ public:
+  Operation(std::shared_ptr<SharedCommunicator> comm, const char* name)
+      : comm_(std::move(comm)), name_(name) {}
+
+  // ---- While it is being started, by one thread ----
+
+  // One more request of the operation; weir.h writes the handle there.
+  weir_request_t* new_request();
+  // Lives until the operation is complete.
+  void keep(const at::Tensor& tensor) { kept_.push_back(tensor); }
+  // Called when all requests are complete without an error, before anybody is told; copies results
+  // to where the program wants them.
+  void then(std::function<void()> action) { actions_.push_back(std::move(action)); }
+  void set_outputs(Outputs outputs) { outputs_ = std::move(outputs); }
+  void set_end_of_profile(std::function<void()> end) { end_of_profile_ = std::move(end); }
+  // Called by the thread of completions, with or without an error.
+  void set_when_finished(std::function<void()> task) { when_finished_ = std::move(task); }
+  // Where a receive from any rank finds its sender.
+  weir_tag_info_t* tag_info() { return &tag_info_; }
+
+  // ---- Afterwards ----
+
+  bool is_complete();
+  // False: `timeout` (0: none but the operation's own deadline) passed first.
+  bool wait(std::chrono::milliseconds timeout);
+  // nullptr: no error. Valid once it is complete.
+  std::exception_ptr exception() const;
+  int source_rank() const { return tag_info_.source; }
+  const Outputs& outputs() const { return outputs_; }
+  // Measured from this call on.
+  void measure() { begin_ = std::chrono::steady_clock::now(); }
+  float duration_ms() const;
+  // Completed with the operation. Python callbacks of it run in the thread of completions or in one
+  // that waits, with no lock held.
+  c10::intrusive_ptr<c10::ivalue::Future> future();
+  // The operation completes without a thread that waits for it.
+  void watch();
+
+ private:
+  friend class Completions;
+
+  void watch_locked();
+  static void on_request(void* context, weir_result_t result);
+  // By the thread of completions, when all requests are known to be complete.
+  void complete_watched();
+  // By the thread that has taken the requests, when all are complete.
+  void finish();
+  void mark_future();
+
+  const std::shared_ptr<SharedCommunicator> comm_;
+  const char* const name_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_taken_ = false;  // a thread waits on the requests or tests them
+  bool is_watched_ = false;
+  bool is_done_ = false;
+  std::atomic<bool> is_done_flag_{false};
+  std::atomic<size_t> unwatched_{0};  // requests whose callback has not been called
+
+  // Of the thread that has taken them.
+  std::vector<weir_request_t> requests_;
+  weir_result_t result_ = WEIR_OK;
+  std::vector<at::Tensor> kept_;
+  std::vector<std::function<void()>> actions_;
+  std::function<void()> end_of_profile_;
+  std::function<void()> when_finished_;
+  Outputs outputs_;
+  weir_tag_info_t tag_info_{-1, -1, 0};
+  std::optional<std::chrono::steady_clock::time_point> begin_;
+  std::chrono::steady_clock::time_point end_;
+  std::exception_ptr exception_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+// The Work of an operation that is in flight.
+class OperationWork : public c10d::Work {
+ public:
+  OperationWork(int rank, c10d::OpType type, const char* title,
+                const std::vector<at::Tensor>& inputs, uint64_t sequence,
+                c10::intrusive_ptr<Operation> operation);
+  ~OperationWork() override;
+
+  bool isCompleted() override { return operation_->is_complete(); }
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override { return operation_->exception(); }
+  int sourceRank() const override { return operation_->source_rank(); }
+  std::vector<at::Tensor> result() override;
+  void synchronize() override { wait(kNoTimeout); }
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return operation_->future(); }
+  // How long it took, in ms; 0 before its end, and where enableCollectivesTiming was not called.
+  float getDuration() const override { return operation_->duration_ms(); }
+  uint64_t getSequencenumber() const override { return sequence_; }
+
+ private:
+  c10::intrusive_ptr<Operation> operation_;
+  uint64_t sequence_;
+};
+
+// The Work of an operation that was complete when its call returned.
+class CompleteWork : public c10d::Work {
+ public:
+  CompleteWork(int rank, c10d::OpType type, uint64_t sequence, Outputs outputs)
+      : Work(rank, type), sequence_(sequence), outputs_(std::move(outputs)) {}
+
+  bool isCompleted() override { return true; }
+  bool isSuccess() const override { return true; }
+  std::exception_ptr exception() const override { return nullptr; }
+  std::vector<at::Tensor> result() override;
+  void synchronize() override {}
+  bool wait(std::chrono::milliseconds /*timeout*/) override { return true; }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  uint64_t getSequencenumber() const override { return sequence_; }
+
+ private:
+  uint64_t sequence_;
+  Outputs outputs_;
+};
+
+// No callback of a Future is called after this has returned: Python is about to end. Operations in
+// flight complete when they are waited for.
+void stop_completions();
+
+}  // namespace weir::pytorch

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes PyTorch know the backend ``weir``."""
+
+from __future__ import annotations
+
+import functools
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
+
+from ._library import _C
+
+NAME = "weir"
+
+
+def create_backend(
+    store: dist.Store,
+    rank: int,
+    size: int,
+    timeout: timedelta,
+    *,
+    name: str = NAME,
+    group_name: str = "",
+    description: str = "",
+    deterministic: bool = False,
+) -> _C.Backend:
+    """A backend of ``size`` ranks that meet in ``store``; collective over them.
+
+    ``name`` stands in profiles; ``group_name`` and ``description`` in Weir's errors and records.
+    """
+    return _C.Backend(
+        store,
+        rank,
+        size,
+        timeout,
+        name,
+        group_name=group_name,
+        description=description,
+        deterministic=deterministic,
+    )
+
+
+def _create(options, backend_options):
+    deterministic = False
+    if backend_options is not None:
+        if not isinstance(backend_options, _C.Backend.Options):
+            raise TypeError(
+                f"pg_options of the backend weir are weir.Options, not {type(backend_options)}"
+            )
+        deterministic = backend_options.deterministic
+    timeout = options.timeout
+    return create_backend(
+        options.store,
+        options.group_rank,
+        options.group_size,
+        timeout,
+        group_name=options.group_id,
+        deterministic=deterministic,
+    )
+
+
+def _backends(group: dist.ProcessGroup | None) -> list[_C.Backend]:
+    group = group or c10d._get_default_group()
+    if c10d._rank_not_in_group(group):
+        return []
+    found = (group._get_backend(device) for device in group._device_types)
+    return [backend for backend in found if isinstance(backend, _C.Backend)]
+
+
+def _extend_set_timeout() -> None:
+    """PyTorch's own knows Gloo and NCCL only."""
+    original = c10d._set_pg_timeout
+
+    @functools.wraps(original)
+    def set_pg_timeout(timeout: timedelta, group: dist.ProcessGroup | None = None) -> None:
+        own = _backends(group)
+        for backend in own:
+            backend._set_default_timeout(timeout)
+        if not own or len(own) < len((group or c10d._get_default_group())._device_types):
+            original(timeout, group)
+
+    c10d._set_pg_timeout = set_pg_timeout
+    if getattr(dist, "_set_pg_timeout", None) is original:
+        dist._set_pg_timeout = set_pg_timeout
+
+
+def _extend_monitored_barrier() -> None:
+    """PyTorch's own refuses every backend that is not called gloo."""
+    original = dist.monitored_barrier
+
+    @functools.wraps(original)
+    def monitored_barrier(
+        group: dist.ProcessGroup | None = c10d.GroupMember.WORLD,
+        timeout: timedelta | None = None,
+        wait_all_ranks: bool = False,
+    ) -> None:
+        if not _backends(group):
+            return original(group, timeout, wait_all_ranks)
+        used = group or c10d._get_default_group()
+        backend = used._get_backend(torch.device("cpu"))
+        used_timeout = c10d.default_pg_timeout if timeout is None else timeout
+        return backend.monitored_barrier(used_timeout, wait_all_ranks)
+
+    dist.monitored_barrier = monitored_barrier
+    c10d.monitored_barrier = monitored_barrier
+
+
+def register() -> None:
+    """Once per process; importing ``weir`` does it."""
+    if NAME in dist.Backend.backend_list:
+        return
+    dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
+    _extend_set_timeout()
+    _extend_monitored_barrier()

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a program with Weir in Gloo's place.
+
+    python -m weir.run train.py --epochs 3
+    python -m weir.run torchrun --nproc-per-node 4 train.py
+    python -m weir.run -m torch.distributed.run --nproc-per-node 4 train.py
+
+``backend="gloo"``, and the part for processors of ``cpu:gloo,cuda:nccl``, are Weir in the program
+and in every Python process that it starts, unless that is told to ignore its environment (-E, -I).
+An operation that Weir cannot serve is an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import site
+import sys
+
+_HOOK_FILE = "weir_in_place.pth"
+_HOOK_LINE = (
+    "import sys; __import__('os').environ.get('WEIR_IN_PLACE_OF') == 'gloo' and not "
+    "sys.flags.isolated and __import__('weir_in_place').install()\n"
+)
+_OPTIONS = ("--report", "--install-hook", "--remove-hook", "-h", "--help")
+
+
+def _hook_path() -> str:
+    import weir_in_place
+
+    return os.path.join(os.path.dirname(os.path.abspath(weir_in_place.__file__)), _HOOK_FILE)
+
+
+def _record_of_distribution() -> str | None:
+    """The list of files that goes with the package when pip removes it."""
+    from importlib.metadata import PackageNotFoundError, files
+
+    try:
+        found = files("weir") or []
+    except PackageNotFoundError:
+        return None
+    for file in found:
+        if file.name == "RECORD":
+            return str(file.locate())
+    return None
+
+
+def _install_hook() -> int:
+    path = _hook_path()
+    record = _record_of_distribution()
+    if record is None:
+        print(
+            "weir.run: --install-hook needs an installed package (pip install), so that it goes "
+            "with the package; from a build folder use python -m weir.run",
+            file=sys.stderr,
+        )
+        return 2
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(_HOOK_LINE)
+    with open(record, "r+", encoding="utf-8") as file:
+        if not any(line.startswith(_HOOK_FILE + ",") for line in file):
+            file.write(f"{_HOOK_FILE},,\n")
+    print(f"wrote {path}: with WEIR_IN_PLACE_OF=gloo every Python here puts Weir in Gloo's place")
+    return 0
+
+
+def _remove_hook() -> int:
+    path = _hook_path()
+    if not os.path.exists(path):
+        print(f"there is no {path}")
+        return 0
+    os.remove(path)
+    print(f"removed {path}")
+    return 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m weir.run",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--report",
+        action="store_true",
+        help="at its end each process prints which operations Weir served, and their bytes",
+    )
+    parser.add_argument(
+        "--install-hook",
+        action="store_true",
+        help="write a .pth file, so that WEIR_IN_PLACE_OF=gloo alone does this, also where "
+        "PYTHONPATH is not passed on; it is removed with the package",
+    )
+    parser.add_argument("--remove-hook", action="store_true", help="remove that file")
+    parser.add_argument(
+        "program", nargs="*", help="a script, -m MODULE, or a program on PATH, and its arguments"
+    )
+    # What follows the first word that is not an option of ours is the program's, options included.
+    own = 1
+    while own < len(sys.argv) and sys.argv[own] in _OPTIONS:
+        own += 1
+    arguments = parser.parse_args(sys.argv[1:own])
+    arguments.program = sys.argv[own:]
+    return arguments
+
+
+def main() -> int:
+    arguments = _arguments()
+    if arguments.install_hook:
+        return _install_hook()
+    if arguments.remove_hook:
+        return _remove_hook()
+    program = arguments.program
+    if program and program[0] == "--":
+        program = program[1:]
+    if not program:
+        print("weir.run: no program is given (see --help)", file=sys.stderr)
+        return 2
+    package = os.path.dirname(os.path.abspath(__file__))
+    hook = os.path.join(package, "hook")
+    paths = [hook]
+    # Where it is installed, every Python of this kind finds it.
+    if os.path.dirname(package) not in [*site.getsitepackages(), site.getusersitepackages()]:
+        paths.append(os.path.dirname(package))
+    if os.environ.get("PYTHONPATH"):
+        paths.append(os.environ["PYTHONPATH"])
+    environment = dict(os.environ, WEIR_IN_PLACE_OF="gloo", PYTHONPATH=os.pathsep.join(paths))
+    if arguments.report:
+        environment["WEIR_IN_PLACE_REPORT"] = "1"
+    if program[0].startswith("-") or program[0].endswith(".py") or os.path.isdir(program[0]):
+        program = [sys.executable, *program]
+    elif shutil.which(program[0]) is None:
+        if not os.path.exists(program[0]):
+            print(f"weir.run: there is no program {program[0]!r}", file=sys.stderr)
+            return 127
+        program = [sys.executable, *program]
+    os.execvpe(program[0], program, environment)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The wheel holds all that it needs, works where nothing of the build is found, and refuses another
+PyTorch by name.
+
+    wheel_test.py BUILD
+"""
+
+import glob
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+PROGRAM = """
+import os, torch, torch.distributed as dist, weir
+dist.init_process_group("weir", store=dist.HashStore(), rank=0, world_size=1)
+tensor = torch.ones(3)
+dist.all_reduce(tensor)
+assert weir.operation_counts()["ALLREDUCE"].calls == 1
+with open("/proc/self/maps") as maps:
+    paths = {line.split()[-1] for line in maps if "libweir.so" in line}
+print(*paths)
+"""
+
+
+def run(*words, **more):
+    return subprocess.run(words, capture_output=True, text=True, **more)
+
+
+def check(holds, text):
+    if not holds:
+        sys.exit(f"FAILED: {text}")
+
+
+def main():
+    build = os.path.abspath(sys.argv[1])
+    with tempfile.TemporaryDirectory(prefix="weir_wheel_") as folder:
+        environment = dict(os.environ, WEIR_BUILD=build)
+        environment.pop("PYTHONPATH", None)
+        # setup.py writes beside itself: a copy of the tree's few files keeps the tree clean.
+        copy = os.path.join(folder, "source")
+        os.makedirs(copy)
+        for name in ("python", "CMakeLists.txt", "LICENSE"):
+            done = run("cp", "-r", os.path.join(SOURCE, name), copy)
+            check(done.returncode == 0, done.stderr)
+        done = run(
+            sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--no-deps",
+            "--no-build-isolation", "--wheel-dir", folder, os.path.join(copy, "python"),
+            env=environment,
+        )  # fmt: skip
+        check(done.returncode == 0, done.stdout + done.stderr)
+        (wheel,) = glob.glob(os.path.join(folder, "*.whl"))
+        series = ".".join(__import__("torch").__version__.split(".")[:2])
+        check(f"+torch{series}-" in os.path.basename(wheel), f"name of {wheel}")
+        installed = os.path.join(folder, "installed")
+        with zipfile.ZipFile(wheel) as archive:
+            names = set(archive.namelist())
+            archive.extractall(installed)
+        for name in (
+            "weir/__init__.py",
+            "weir/run.py",
+            "weir/py.typed",
+            "weir/hook/sitecustomize.py",
+            "weir/_built_for.py",
+            "weir/lib/libweir.so.0",
+            "weir_in_place.py",
+        ):
+            check(name in names, f"{name} is not in the wheel, which has {sorted(names)}")
+        (metadata,) = [name for name in names if name.endswith("METADATA")]
+        with open(os.path.join(installed, metadata), encoding="utf-8") as file:
+            check(f"Requires-Dist: torch=={series}.*" in file.read(), "the required PyTorch")
+
+        environment = dict(os.environ, PYTHONPATH=installed)
+        done = run(sys.executable, "-c", PROGRAM, env=environment, cwd=folder)
+        check(done.returncode == 0, done.stdout + done.stderr)
+        check(done.stdout.strip().startswith(installed), f"libweir.so is {done.stdout}")
+
+        with open(os.path.join(installed, "weir/_built_for.py"), "w", encoding="utf-8") as file:
+            file.write('TORCH_VERSION = "1.0.0"\n')
+        done = run(sys.executable, "-c", "import weir", env=environment, cwd=folder)
+        check(done.returncode != 0, "a package for PyTorch 1.0.0 was imported")
+        for text in ("ImportError", "built for PyTorch 1.0.0"):
+            check(text in done.stderr, done.stderr)
+    print("the wheel holds what it needs")
+
+
+if __name__ == "__main__":
+    main()
