@@ -291,9 +291,9 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_deregister(weir_comm_t comm, weir_wi
  * Other communicators, also those split from `comm` or shrunk, treat the buffers as ordinary
  * memory.
  *
- * Threads. weir_arena_alloc, weir_arena_free and weir_arena_info may be called from any thread, also
- * inside a callback; they take O(log n) for n buffers and wait for no rank. weir_arena_destroy is
- * the last call, as weir_comm_destroy is.
+ * Threads. weir_arena_alloc, weir_arena_free and weir_arena_info may be called from any thread,
+ * also inside a callback; they take O(log n) for n buffers and wait for no rank. weir_arena_destroy
+ * is the last call, as weir_comm_destroy is.
  *
  * When a buffer may be freed. Once each operation that uses it is complete, as for any memory: no
  * rank reads it any more, and no rank ever writes the arena memory of another in a collective. It
@@ -314,9 +314,10 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_deregister(weir_comm_t comm, weir_wi
  * Errors. Texts are those of weir_last_error(NULL), from weir_arena_create also of `comm`.
  */
 
-/* Collective. `bytes` on each rank, at least 64, the same on every rank; this is checked where ranks
- * share memory. Where no transport reaches another rank's memory, the arena is ordinary memory, and
- * operations copy as before. At most 1024 arenas per communicator, destroyed ones included. */
+/* Collective. `bytes` on each rank, at least 64, the same on every rank; this is checked where
+ * ranks share memory. Where no transport reaches another rank's memory, the arena is ordinary
+ * memory, and operations copy as before. At most 1024 arenas per communicator, destroyed ones
+ * included. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_arena_create(weir_comm_t comm, size_t bytes,
                                                          weir_arena_t* arena);
 
@@ -339,8 +340,9 @@ typedef struct weir_arena_usage {
   size_t buffer_count;
   int is_shared; /* 1: other ranks reach the memory; 0: it is ordinary memory */
   /* What this rank has read and written in collectives of the arena's communicator in which the
-   * ranks told where their buffers lie, since the arena was made: 2 bytes for a byte that is copied,
-   * n + 1 for one that is folded from n. To find out whether a program's buffers are used. */
+   * ranks told where their buffers lie, since the arena was made: 2 bytes for a byte that is
+   * copied, n + 1 for one that is folded from n. To find out whether a program's buffers are
+   * used. */
   uint64_t touched_bytes;
 } weir_arena_usage_t;
 

@@ -143,7 +143,7 @@ class Planner {
     return uses_windows_[static_cast<size_t>(collective)];
   }
 
-  // Whether its calls can be told (Call::told): not where programs from elsewhere perform them, too.
+  // Whether its calls can be told (Call::told): not where programs from elsewhere are choices, too.
   bool tells(Collective collective) const {
     return uses_windows(collective) && !has_programs_[static_cast<size_t>(collective)];
   }

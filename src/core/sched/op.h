@@ -32,8 +32,8 @@
 // has reached `value` (counted from 0 at the start of the program). Data written by a lane is
 // visible to every rank that has seen a later signal of that lane.
 //
-// Buffers that are told. In a program for Problem::told, a rank's Input and its Output each lie in a
-// window (*open*) or not (*closed*), and the other ranks learn which with its first signal. All
+// Buffers that are told. In a program for Problem::told, a rank's Input and its Output each lie in
+// a window (*open*) or not (*closed*), and the other ranks learn which with its first signal. All
 // ranks have the same program whatever their buffers are: a rank executes an operation with a
 // condition (Op::when) only if its own buffer is as the condition says, and what it reads in a
 // closed buffer of a peer, it finds in the slot that stands in for it (Ref::slot). told.h makes an

@@ -58,8 +58,8 @@ class Arena {
   // The communicator that made it, as long as that lives.
   Communicator* communicator() const { return communicator_.load(); }
   void set_communicator(Communicator* communicator) { communicator_.store(communicator); }
-  // What this rank has read and written in calls that use windows: see weir_arena_usage_t. Kept when
-  // the communicator ends.
+  // What this rank has read and written in calls that use windows: see weir_arena_usage_t. Kept
+  // when the communicator ends.
   std::atomic<uint64_t> touched_bytes{0};
 
  private:

@@ -17,8 +17,8 @@ struct Extents {
   uint64_t output_bytes;
 };
 
-// Of the buffers of `rank`. With blocks of different lengths, where those of a receive buffer lie is
-// the rank's own matter.
+// Of the buffers of `rank`. With blocks of different lengths, where those of a receive buffer lie
+// is the rank's own matter.
 Extents extents(const engine::Call& call, Rank rank, Rank rank_count) {
   const uint64_t one = call.count * element_bytes(call.type);
   if (call.block_counts != nullptr) {

@@ -5,8 +5,8 @@
 // of the call; all draw the same conclusion.
 //
 // Once the communicator has had an arena, whether a buffer lies in memory that all ranks know needs
-// no agreement: each rank tells it with its first signal, and the engine asks here what the words of
-// a peer mean (engine::ToldBuffers).
+// no agreement: each rank tells it with its first signal, and the engine asks here what the words
+// of a peer mean (engine::ToldBuffers).
 //
 // With the communicator's lock held.
 #pragma once

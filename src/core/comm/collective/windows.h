@@ -3,8 +3,8 @@
 // its buffers lie: as a word, made of the number of the window and an offset, that means the same
 // on all ranks.
 //
-// `allocate`, `free`, `create_arena`, `destroy_arena`, `add_reachable` and `withdraw_reachable` take
-// the communicator's lock; the others are called with it held.
+// `allocate`, `free`, `create_arena`, `destroy_arena`, `add_reachable` and `withdraw_reachable`
+// take the communicator's lock; the others are called with it held.
 #pragma once
 
 #include <cstdint>
@@ -56,8 +56,8 @@ class Windows {
   }
   // Whether there is nothing but arenas; likewise.
   bool only_arenas() const { return windows_.empty() && reachable_count_ == 0; }
-  // The word of a buffer; 0 when it lies in none. Where all ranks must draw the same conclusion from
-  // it, not `in_arenas`: a rank may have destroyed the arena.
+  // The word of a buffer; 0 when it lies in none. Where all ranks must draw the same conclusion
+  // from it, not `in_arenas`: a rank may have destroyed the arena.
   uint64_t word_of(const void* buffer, uint64_t bytes, bool in_arenas = true) const;
   // The address at which this process reaches the buffer that `peer` describes by `word`; nullptr:
   // it does not. `first`: the word of rank 0.

@@ -29,6 +29,20 @@ TEST_F(WindowsTest, MemoryThatNoRankSharesLiesInNoWindow) {
   EXPECT_EQ(windows.need(), Windows::Need::kNothing);
 }
 
+TEST_F(WindowsTest, RanksTellWhereBuffersLieOnlyOnceTheyHadAnArena) {
+  auto made = windows.allocate(100);
+  ASSERT_TRUE(made.ok());
+  EXPECT_EQ(windows.need(), Windows::Need::kAgree);
+  auto arena = windows.create_arena(4096);
+  ASSERT_TRUE(arena.ok());
+  EXPECT_EQ(windows.need(), Windows::Need::kTell);
+  EXPECT_FALSE(windows.only_arenas());
+  windows.destroy_arena(*arena.value());
+  EXPECT_EQ(windows.need(), Windows::Need::kTell) << "others may have theirs still";
+  EXPECT_TRUE(windows.free(made.value()).ok());
+  EXPECT_TRUE(windows.only_arenas());
+}
+
 TEST_F(WindowsTest, SizesThatCannotBeAndABrokenCommunicatorAreRefused) {
   EXPECT_EQ(windows.allocate(0).status().code(), Code::kInvalidArgument);
   EXPECT_EQ(windows.allocate(uint64_t{1} << 60).status().code(), Code::kInvalidArgument);
