@@ -54,7 +54,8 @@ TEST(SeveralHosts, TheHierarchicalAlgorithmsHold) {
   const Environment forced = {{"WEIR_ALGORITHM",
                                "all_reduce=hierarchical,all_gather=hierarchical,"
                                "reduce_scatter=hierarchical,all_to_all=hierarchical,"
-                               "broadcast=hierarchical"}};
+                               "broadcast=hierarchical,gather=hierarchical,"
+                               "scatter=hierarchical"}};
   for (const Hosts& hosts : kLayouts) {
     SCOPED_TRACE(text_of(hosts));
     run_on_hosts(

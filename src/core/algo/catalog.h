@@ -117,6 +117,10 @@ extern const Algorithm kHierarchicalAllGather;
 // hierarchical_broadcast.cc
 extern const Algorithm kHierarchicalBroadcast;
 
+// hierarchical_gather.cc
+extern const Algorithm kHierarchicalGather;
+extern const Algorithm kHierarchicalScatter;
+
 // hierarchical_all_to_all.cc
 extern const Algorithm kHierarchicalAllToAll;
 

@@ -79,11 +79,13 @@ constexpr std::array kAll = {
     &kWindowGather,
     &kBinomialGather,
     &kLinearGather,
+    &kHierarchicalGather,
     // Scatter
     &kDirectScatter,
     &kWindowScatter,
     &kBinomialScatter,
     &kLinearScatter,
+    &kHierarchicalScatter,
     // Barrier
     &kDirectBarrier,
     &kDisseminationBarrier,

@@ -106,5 +106,39 @@ TEST(Hierarchical, AllToAllSendsOneMessagePerRankAndOtherNode) {
   }
 }
 
+// Messages between nodes, by their ends.
+std::map<std::pair<Rank, Rank>, int> crossing_messages(const char* name, const Problem& problem) {
+  std::map<std::pair<Rank, Rank>, int> messages;
+  for (const sched::Program& program :
+       compile_all(*find_algorithm(problem.collective, name), problem)) {
+    for (const sched::Op& op : program.ops) {
+      const bool crosses = op.code == sched::OpCode::kSend &&
+                           problem.node_of_rank[op.peer] != problem.node_of_rank[program.rank];
+      if (crosses) ++messages[{program.rank, op.peer}];
+    }
+  }
+  return messages;
+}
+
+// A binomial tree of ranks crosses between nodes wherever the root and the order of ranks put it.
+TEST(Hierarchical, GatherAndScatterCrossOnceForEachOtherNodeWhateverTheRoot) {
+  const std::vector<uint32_t> blocks{0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3};
+  const std::vector<uint32_t> dealt{0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3};
+  for (const Collective collective : {Collective::kGather, Collective::kScatter}) {
+    for (const auto& nodes : {blocks, dealt}) {
+      for (Rank root = 0; root < 12; ++root) {
+        Problem problem = problem_on(collective, nodes);
+        problem.root = root;
+        const auto messages = crossing_messages("hierarchical", problem);
+        EXPECT_EQ(messages.size(), 3u) << "root " << root;
+        // A subtree's blocks may wrap around the end of the grid.
+        for (const auto& [ends, count] : messages) EXPECT_LE(count, 2) << "root " << root;
+        if (nodes != dealt) continue;
+        EXPECT_GE(crossing_messages("binomial", problem).size(), 6u) << "root " << root;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace weir::algo
