@@ -368,6 +368,8 @@ TEST(WeirSched, RefusesBadArgumentsByName) {
       {"sim -c all_reduce -a ring -n 2 --hosts 3 -t DGX2", "--hosts 3 must lie within 1..2"},
       {"sim -c all_reduce -a ring --hosts 0 -t DGX2", "--hosts must be at least 1"},
       {"sim -c all_reduce -a ring -n 2 --net /dev/zero", "'/dev/zero' is not a regular file"},
+      {"regret --machine 2 -n 2 -b 8 -c barrier --publish /dev/zero",
+       "--publish: '/dev/zero' is not a regular file"},
       {"sim -c all_reduce --all -n 4 --nodes 2 --nics 1", "figures of 1 NICs are given"},
       {"sim -c all_reduce --all -n 4 --nodes 2 --nics 1,nan", "nan ns per byte of a NIC"},
       {"sim -c all_reduce --all -n 4 --nodes 2 --nics=1,-1", "-1 ns per byte of a NIC"},

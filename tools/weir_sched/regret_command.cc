@@ -11,10 +11,10 @@
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <thread>
 
 #include "command_line/command_line.h"
+#include "core/base/private_files.h"
 #include "core/cost/cache.h"
 #include "core/sim/regret.h"
 #include "core/sim/report.h"
@@ -28,6 +28,7 @@ namespace {
 constexpr Rank kRanksMax = 10'240;
 constexpr double kGoodRegret = 1.1;
 constexpr double kWorstRegret = 1.3;
+constexpr size_t kPageBytesMax = 4 << 20;
 constexpr size_t kRowsMax = 24;  // of the cells above it
 
 struct RegretOptions {
@@ -345,14 +346,13 @@ std::string today() {
 
 // Replaces the text between the markers.
 Status publish(const std::string& path, const std::string& text) {
-  std::ifstream in(path);
-  std::stringstream page;
-  page << in.rdbuf();
-  std::string all = page.str();
+  Result<std::string> page = read_any_file(path, kPageBytesMax);
+  if (!page.ok()) return page.status().with_context("--publish");
+  std::string all = page.take();
   const std::string begin = "<!-- regret:begin -->\n";
   const size_t from = all.find(begin);
   const size_t to = all.find("<!-- regret:end -->");
-  if (!in || from == std::string::npos || to == std::string::npos) {
+  if (from == std::string::npos || to == std::string::npos) {
     return invalid_argument(path + ": has no lines <!-- regret:begin --> and <!-- regret:end -->");
   }
   all = all.substr(0, from + begin.size()) + text + all.substr(to);
