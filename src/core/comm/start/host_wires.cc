@@ -2,9 +2,7 @@
 #include "core/comm/start/host_wires.h"
 
 #include <algorithm>
-#include <map>
 #include <optional>
-#include <utility>
 
 #include "core/base/check.h"
 
@@ -49,21 +47,56 @@ std::vector<double> wire_of_host(std::span<const uint32_t> host_of_rank,
                                  std::span<const Pair> brief_pairs, std::span<const double> wires) {
   WEIR_CHECK(brief_pairs.size() == wires.size(), "a figure for each pair");
   if (brief_pairs.empty()) return {};
-  std::map<std::pair<Rank, Rank>, double> slower;  // of both directions
+  double fastest = 0;
+  for (const double wire : wires) {
+    if (wire > 0 && (fastest == 0 || wire < fastest)) fastest = wire;
+  }
+  if (fastest == 0) return {};
+  constexpr double kNone = 1e18;
+  const size_t count = *std::max_element(host_of_rank.begin(), host_of_rank.end()) + 1;
+  std::vector<double> out(count, kNone);
+  std::vector<double> in(count, kNone);
   for (size_t i = 0; i < wires.size(); ++i) {
-    double& wire = slower[std::minmax(brief_pairs[i].first, brief_pairs[i].second)];
-    wire = std::max(wire, wires[i]);
+    const double wire = wires[i] > 0 ? wires[i] : fastest;
+    double& sent = out[host_of_rank[brief_pairs[i].first]];
+    double& received = in[host_of_rank[brief_pairs[i].second]];
+    sent = std::min(sent, wire);
+    received = std::min(received, wire);
   }
-  constexpr double kUnknown = 1e18;
-  std::vector<double> of_host(*std::max_element(host_of_rank.begin(), host_of_rank.end()) + 1,
-                              kUnknown);
-  for (const auto& [ranks, wire] : slower) {
-    for (const Rank rank : {ranks.first, ranks.second}) {
-      double& least = of_host[host_of_rank[rank]];
-      least = std::min(least, wire);
-    }
-  }
+  std::vector<double> of_host(count);
+  for (size_t host = 0; host < count; ++host) of_host[host] = std::max(out[host], in[host]);
   return different_wires(std::move(of_host));
+}
+
+bool HostWires::add(std::span<const double> wires) {
+  // Of those that differ, the figure of a round of its own.
+  constexpr double kRepeats = 0.8;
+  ++rounds_;
+  if (least_.empty()) {
+    least_.assign(wires.begin(), wires.end());
+    return !of_host().empty();
+  }
+  const std::vector<double> before = of_host();
+  const std::vector<double> alone = wire_of_host(host_of_rank_, pairs_, wires);
+  for (size_t i = 0; i < least_.size(); ++i) {
+    const bool known = least_[i] > 0 && wires[i] > 0;
+    least_[i] = known ? std::min(least_[i], wires[i]) : std::max(least_[i], wires[i]);
+  }
+  const std::vector<double> now = of_host();
+  if (now.empty() || rounds_ >= kRoundsMax) return false;
+  const double fastest = *std::min_element(now.begin(), now.end());
+  for (size_t host = 0; host < now.size(); ++host) {
+    if (now[host] == fastest) continue;
+    const bool repeats = !before.empty() && !alone.empty() &&
+                         alone[host] >= kRepeats * before[host] &&
+                         before[host] >= kRepeats * alone[host];
+    if (!repeats) return true;
+  }
+  return false;
+}
+
+std::vector<double> HostWires::of_host() const {
+  return wire_of_host(host_of_rank_, pairs_, least_);
 }
 
 std::vector<double> different_wires(std::vector<double> of_host) {

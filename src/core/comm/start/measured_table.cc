@@ -218,6 +218,24 @@ Result<AgreedCosts> with_directory(Result<AgreedCosts> costs, const std::string&
   return costs;
 }
 
+// Of the brief pairs, from what the ranks that led them have told.
+Result<std::vector<double>> brief_wires(const std::vector<std::string>& told,
+                                        const std::vector<Pair>& pairs) {
+  std::map<Rank, size_t> led;
+  for (const Pair& pair : pairs) ++led[pair.first];
+  std::map<Rank, std::vector<double>> of_rank;
+  for (const auto& [rank, count] : led) {
+    auto costs = unpack_costs(told[rank], count, rank);
+    if (!costs.ok()) return costs.status();
+    of_rank[rank] = costs.value().wire_of_host;
+    if (of_rank[rank].size() != count) return lacks_figures(rank);
+  }
+  std::map<Rank, size_t> taken;
+  std::vector<double> wires;
+  for (const Pair& pair : pairs) wires.push_back(of_rank[pair.first][taken[pair.first]++]);
+  return wires;
+}
+
 // Over a transport without mapped memory: every link is measured by messages.
 Result<AgreedCosts> agree_on_links(Bootstrap& bootstrap, engine::Context& context,
                                    const Settings& settings, const std::vector<Introduction>& all,
@@ -316,7 +334,22 @@ Result<AgreedCosts> agree_on_links(Bootstrap& bootstrap, engine::Context& contex
     agreed.table.times.link(cost::Link::kShmSameSocket) = link;
     agreed.table.times.link(cost::Link::kShmCrossSocket) = link;
   }
-  agreed.wire_of_host = wire_of_host(hosts, brief, wires);
+  HostWires of_hosts(hosts, brief);
+  for (bool again = of_hosts.add(wires); again; again = of_hosts.add(wires)) {
+    if (decides) log_info("hosts seem to differ: their networks are measured again");
+    Measured round;
+    const Status status = measure(
+        context, brief, hash, false, end_of_probe(deadline_ns), [&] { return bootstrap.look(); },
+        &round);
+    if (!status.ok()) return fail_start(bootstrap, status, transport_error);
+    auto told_again = bootstrap.all_gather(
+        round.wires.empty() ? "" : pack(AgreedCosts{round.table, round.wires, {}}), deadline_ns);
+    if (!told_again.ok()) return told_again.status();
+    auto found = brief_wires(told_again.value(), brief);
+    if (!found.ok()) return found.status();
+    wires = found.take();
+  }
+  agreed.wire_of_host = of_hosts.of_host();
   if (decides) remember(key, agreed);
   if (decides && complete) kept_table().keep(agreed.table);
   return with_directory(std::move(agreed), directory);
