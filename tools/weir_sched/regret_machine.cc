@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 
+#include "core/cost/memory_ports.h"
 #include "core/engine/slicing.h"
 #include "core/topo/discover.h"
 
@@ -14,6 +16,16 @@ namespace weir::sched_tool {
 namespace {
 
 constexpr double kFabricMbps = 40'000;  // and faster
+
+// Numbers from 0 in order of first appearance; empty where there is one.
+std::vector<uint32_t> numbered(const std::vector<uint32_t>& groups) {
+  std::map<uint32_t, uint32_t> known;
+  std::vector<uint32_t> numbers;
+  for (const uint32_t group : groups) {
+    numbers.push_back(known.try_emplace(group, known.size()).first->second);
+  }
+  return known.size() > 1 ? numbers : std::vector<uint32_t>();
+}
 
 Result<RegretMachine> read_file(const std::string& file, const cost::Table& table) {
   const Result<topo::Topology> read = topo::read_file(file);
@@ -23,7 +35,14 @@ Result<RegretMachine> read_file(const std::string& file, const cost::Table& tabl
   machine.name = std::filesystem::path(file).filename().string();
   machine.name = machine.name.substr(0, machine.name.find('.'));
   size_t ranks = topology.all(topo::NodeKind::kGpu).size();
-  if (ranks == 0) ranks = topology.all(topo::NodeKind::kCore).size();
+  if (ranks == 0) {
+    const std::vector<topo::NodeId> cores = topology.all(topo::NodeKind::kCore);
+    ranks = cores.size();
+    for (const topo::NodeId core : cores) {
+      machine.cores.push_back(topo::place_of(topology.node(core).cpus, topology));
+    }
+    machine.memory_links = cost::usual_memory_links(topo::package_link_mbs(topology));
+  }
   if (ranks == 0) return invalid_argument(file + ": has neither GPUs nor cores");
   machine.ranks_per_host = static_cast<Rank>(ranks);
   machine.table = table;
@@ -71,7 +90,23 @@ Result<RegretMachine> read_regret_machine(const std::string& text, const cost::T
 RegretHosts::RegretHosts(const RegretMachine& machine, Rank rank_count)
     : machine_(machine), rank_count_(rank_count) {
   const Rank per_host = machine.ranks_per_host;
-  if (rank_count <= per_host) return;
+  if (rank_count <= per_host) {
+    if (machine.cores.empty()) return;
+    for (Rank rank = 0; rank < rank_count; ++rank) {
+      const topo::CpuPlace& core = machine.cores[rank * machine.cores.size() / rank_count];
+      packages_.push_back(core.package);
+      caches_.push_back(core.cache);
+      nodes_.push_back(core.numa);
+    }
+    std::map<uint32_t, uint32_t> on_cache;
+    for (const uint32_t cache : caches_) {
+      ranks_per_cache_ = std::max(ranks_per_cache_, ++on_cache[cache]);
+    }
+    packages_ = numbered(packages_);
+    caches_ = numbered(caches_);
+    nodes_ = numbered(nodes_);
+    return;
+  }
   for (Rank rank = 0; rank < rank_count; ++rank) hosts_.push_back(rank / per_host);
   if (machine.cards_per_host == 1) return;
   for (Rank rank = 0; rank < rank_count; ++rank) {
@@ -93,6 +128,11 @@ cost::Request RegretHosts::request(Collective collective, uint64_t bytes) const 
   work.layout.host_of_rank = hosts_;
   work.layout.card_of_rank = cards_;
   work.layout.network = machine_.network;
+  work.problem.cache_of_rank = work.layout.cache_of_rank = caches_;
+  work.problem.numa_of_rank = work.layout.numa_of_rank = nodes_;
+  work.layout.socket_of_rank = packages_;
+  work.layout.ranks_per_cache = ranks_per_cache_;
+  work.layout.memory_links = machine_.memory_links;
   return request;
 }
 

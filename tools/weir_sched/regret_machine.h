@@ -11,6 +11,7 @@
 #include "core/base/types.h"
 #include "core/cost/router.h"
 #include "core/cost/table.h"
+#include "core/topo/cpu_place.h"
 
 namespace weir::sched_tool {
 
@@ -20,6 +21,9 @@ struct RegretMachine {
   Rank ranks_per_host = 1;
   uint32_t cards_per_host = 1;
   cost::Link network = cost::Link::kTcp;
+  // Of each core, where there is no GPU; what ranks on one host share of its memory.
+  std::vector<topo::CpuPlace> cores;
+  cost::MemoryLinks memory_links;
   cost::Table table;
 };
 
@@ -28,7 +32,8 @@ struct RegretMachine {
 // core), the network cards that are the fastest, and a network as fast as these.
 Result<RegretMachine> read_regret_machine(const std::string& text, const cost::Table& table);
 
-// `rank_count` ranks on a machine's hosts, in blocks; those of a host are on its cards in blocks.
+// `rank_count` ranks on a machine's hosts, in blocks; those of a host are on its cards in blocks. On
+// one host they are on its cores, as far apart as possible.
 class RegretHosts {
  public:
   RegretHosts(const RegretMachine& machine, Rank rank_count);
@@ -42,6 +47,9 @@ class RegretHosts {
   Rank rank_count_;
   std::vector<uint32_t> hosts_;  // of each rank; empty: one host
   std::vector<uint32_t> cards_;  // empty: one for each host
+  // Of each rank on one host; empty: all are together.
+  std::vector<uint32_t> packages_, caches_, nodes_;
+  uint32_t ranks_per_cache_ = 0;
 };
 
 }  // namespace weir::sched_tool

@@ -284,6 +284,7 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   Introduction self = introduce_this_process();
   self.cards.stance = stance_of(settings);
   self.cards.near = nearby.near.cards.names;
+  if (rank == 0) self.package_link_mbs = topo::package_link_mbs("/sys", "/proc/cpuinfo");
   if (!settings.topology_file.empty()) place_by_file(settings.topology_file, &self);
   if (nearby.device >= 0) self.device = told_device(nearby.device);
   if (network_ != nullptr) self.network = network_->address();
@@ -444,6 +445,7 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   planner.numa_of_rank = std::move(groups.numa_of_rank);
   planner.package_of_rank = std::move(groups.package_of_rank);
   planner.ranks_per_cache = groups.ranks_per_cache;
+  planner.memory_links = memory_links(all);
   operations_.open(std::make_unique<engine::Planner>(context, std::move(planner)));
   health_.open();
   if (settings.recorder && options.recorded && rank_count > 1) {

@@ -42,6 +42,7 @@ class Machine {
         cores_(fold.followed()),
         cards_out_(rank_count_),
         cards_in_(rank_count_),
+        memory_(costs.ports().count()),
         signals_(fold.followed(), stream_.signal_count()),
         time_max_(ns_max < kNsMax ? static_cast<Picoseconds>(std::max(0.0, ns_max) * 1000)
                                   : ~Picoseconds{0}) {}
@@ -78,6 +79,7 @@ class Machine {
     Rank peer = 0;  // the rank that it waits for
     Rank wait_cursor = 0;
     uint32_t message = kNoMessage;  // arrived, not yet consumed
+    Picoseconds moved = 0;          // when what it reads and writes at peers is through
   };
 
   // The lane runs until it is blocked or, if its rank has several, until it is ahead of the others,
@@ -111,9 +113,10 @@ class Machine {
     switch (op.code) {
       case ShortOp::Code::kRead:
       case ShortOp::Code::kWrite:
-        break;  // TaskCosts takes no links
+        return access(index, rank, lane, op);
       case ShortOp::Code::kCompute:
         occupy(rank, lane, op.amount);
+        stall(rank, lane);
         break;
       case ShortOp::Code::kSend:
         send(rank, index % lane_count_, lane, op);
@@ -149,12 +152,32 @@ class Machine {
     lane.time = cores_[rank].free;
   }
 
+  // A core that reads memory waits for it.
+  void stall(Rank rank, Lane& lane) {
+    if (lane.moved <= lane.time) return;
+    lane.time = lane.moved;
+    cores_[rank].free = std::max(cores_[rank].free, lane.time);
+  }
+
   Picoseconds busiest() const {
     Picoseconds most = 0;
-    for (const auto* resources : {&cores_, &cards_out_, &cards_in_}) {
+    for (const auto* resources : {&cores_, &cards_out_, &cards_in_, &memory_}) {
       for (const Resource& resource : *resources) most = std::max(most, resource.busy);
     }
     return most;
+  }
+
+  // Memory that others share is claimed in the order of time.
+  bool access(uint32_t index, Rank rank, Lane& lane, const ShortOp& op) {
+    if (lane.time > now_) {
+      queue_.push({lane.time, index, kResume});
+      return false;
+    }
+    const bool writes = op.code == ShortOp::Code::kWrite;
+    costs_.ports().for_each(rank, op.peer, writes, op.amount, [&](uint32_t port, Picoseconds cost) {
+      lane.moved = std::max(lane.moved, memory_[port].take(lane.time, cost) + cost);
+    });
+    return true;
   }
 
   void send(Rank rank, uint32_t lane_index, Lane& lane, const ShortOp& op) {
@@ -283,6 +306,7 @@ class Machine {
   std::vector<Resource> cores_;
   std::vector<Resource> cards_out_;  // by card
   std::vector<Resource> cards_in_;
+  std::vector<Resource> memory_;  // MemoryPorts
   MessagePool<Message> messages_;
   SignalBoard<Signal> signals_;
   RadixQueue queue_;

@@ -5,7 +5,8 @@
 //
 // A core does one thing at a time. The sender copies a message in while the receiver copies it out:
 // the receiver finishes no sooner than the slowest of sender, receiver and wire allows. Messages
-// between hosts queue for the card of either rank.
+// between hosts queue for the card of either rank, and what is read and written in mapped memory of
+// peers for the ports of memory (memory_ports.h) while the core is at work.
 #pragma once
 
 #include <cstdint>

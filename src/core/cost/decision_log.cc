@@ -105,6 +105,10 @@ std::string explain(const DecisionRecord& record) {
     std::string value = candidate.excluded != nullptr ? candidate.excluded : "";
     if (candidate.excluded == nullptr) {
       value = (candidate.at_least ? "at least " : "") + text_of_ns(candidate.predicted_ns);
+      if (candidate.memory_ns > 0) {
+        value += fmt::format("; shared memory and its links are taken for {}",
+                             text_of_ns(candidate.memory_ns));
+      }
       if (candidate.learned_count > 0) {
         value += fmt::format("; earlier runs took {} ({} calls)", text_of_ns(candidate.learned_ns),
                              candidate.learned_count);

@@ -55,6 +55,11 @@ Fold::Fold(const algo::Algorithm& algorithm, const Workload& work) : Fold(work.p
   const RankLayout& layout = work.layout;
   if (algorithm.symmetry == algo::Symmetry::kNone || rank_count_ < 2) return;
   if (algorithm.symmetry == algo::Symmetry::kXor && !std::has_single_bit(rank_count_)) return;
+  // Ranks of different nodes have different ways to the memory of others.
+  if (work.problem.mapped && layout.memory_links != MemoryLinks() &&
+      !(layout.numa_of_rank.empty() && layout.socket_of_rank.empty())) {
+    return;
+  }
   const std::span<const double> wires = layout.wire_of_host;
   const bool wires_alike =
       std::all_of(wires.begin(), wires.end(), [&](double wire) { return wire == wires[0]; });

@@ -5,13 +5,14 @@
 
 namespace weir::cost {
 
-Picoseconds busiest_of(OpStream* stream, std::span<const Rank> ranks, const Workload& work,
-                       const TaskCosts& costs, std::vector<std::vector<Rank>>* waited) {
+Loads loads_of(OpStream* stream, std::span<const Rank> ranks, const Workload& work,
+               const TaskCosts& costs, std::vector<std::vector<Rank>>* waited) {
   const Rank n = work.problem.rank_count;
   const RankLayout& layout = work.layout;
   std::vector<Picoseconds> cards_out(n, 0);
   std::vector<Picoseconds> cards_in(n, 0);
-  Picoseconds busiest = 0;
+  std::vector<Picoseconds> ports(costs.ports().count(), 0);
+  Loads loads;
   for (const Rank rank : ranks) {
     Picoseconds core = 0;
     for (uint32_t lane = 0; lane < stream->lane_count(); ++lane) {
@@ -19,7 +20,9 @@ Picoseconds busiest_of(OpStream* stream, std::span<const Rank> ranks, const Work
         switch (op->code) {
           case ShortOp::Code::kRead:
           case ShortOp::Code::kWrite:
-            break;  // TaskCosts takes no links
+            costs.ports().for_each(rank, op->peer, op->code == ShortOp::Code::kWrite, op->amount,
+                                   [&](uint32_t port, Picoseconds time) { ports[port] += time; });
+            break;
           case ShortOp::Code::kCompute:
             core += op->amount;
             break;
@@ -50,12 +53,14 @@ Picoseconds busiest_of(OpStream* stream, std::span<const Rank> ranks, const Work
         }
       }
     }
-    busiest = std::max(busiest, core);
+    loads.busiest = std::max(loads.busiest, core);
   }
   for (const auto* cards : {&cards_out, &cards_in}) {
-    busiest = std::max(busiest, *std::max_element(cards->begin(), cards->end()));
+    loads.busiest = std::max(loads.busiest, *std::max_element(cards->begin(), cards->end()));
   }
-  return busiest;
+  for (const Picoseconds port : ports) loads.memory = std::max(loads.memory, port);
+  loads.busiest = std::max(loads.busiest, loads.memory);
+  return loads;
 }
 
 }  // namespace weir::cost

@@ -12,10 +12,15 @@
 
 namespace weir::cost {
 
-// The time of the busiest core or card, as far as `ranks` use it: no time of the whole program is
-// less. Takes all that the stream has of these ranks. `waited`, if given, has an entry for each
+struct Loads {
+  Picoseconds busiest = 0;  // of all of them
+  Picoseconds memory = 0;   // of the busiest port of memory alone
+};
+
+// The time of the busiest core, card or port of memory, as far as `ranks` use it: no time of the
+// whole program is less. Takes all that the stream has of these ranks. `waited`, if given, has an entry for each
 // rank, to which those are appended for whose signals it waits.
-Picoseconds busiest_of(OpStream* stream, std::span<const Rank> ranks, const Workload& work,
-                       const TaskCosts& costs, std::vector<std::vector<Rank>>* waited = nullptr);
+Loads loads_of(OpStream* stream, std::span<const Rank> ranks, const Workload& work,
+               const TaskCosts& costs, std::vector<std::vector<Rank>>* waited = nullptr);
 
 }  // namespace weir::cost

@@ -127,14 +127,27 @@ void OpStream::append(LaneOps& lane, const ShortOp& op) {
 
 void OpStream::append_moves(LaneOps& lane, Rank rank, const Op& op,
                             std::span<const Ref> all_operands, uint64_t bytes) {
+  Rank from = 0;
+  uint64_t pending = 0;
+  const auto flush = [&] {
+    if (pending > 0) append(lane, {ShortOp::Code::kRead, from, pending});
+    pending = 0;
+  };
   const auto read = [&](const Ref& ref) {
-    if (ref.rank != rank) append(lane, {ShortOp::Code::kRead, ref.rank, bytes});
+    if (ref.rank == rank) return;
+    const Rank memory = costs_.memory_of(ref.rank);
+    if (memory != from) flush();
+    from = memory;
+    pending += bytes;
   };
   if (op.code == OpCode::kCopy) read(op.src);
   for (uint32_t i = 0; op.code == OpCode::kReduce && i < op.operand_count; ++i) {
     read(all_operands[op.first_operand + i]);
   }
-  if (op.dst.rank != rank) append(lane, {ShortOp::Code::kWrite, op.dst.rank, bytes});
+  flush();
+  if (op.dst.rank != rank) {
+    append(lane, {ShortOp::Code::kWrite, costs_.memory_of(op.dst.rank), bytes});
+  }
 }
 
 // The user's buffers are chunked like the grid. A slot has the size of the chunk that is moved into
@@ -218,8 +231,10 @@ void OpStream::translate(Rank rank, uint32_t instance, uint64_t slice, const Op&
   }
   const uint32_t lane = instance * shape_.lane_count + op.lane;
   LaneOps& ops = lanes_[size_t{rank} * lane_count_ + lane];
+  const MemoryCosts::Moves moves = moved > 0 ? costs_.moves() : MemoryCosts::Moves::kNone;
+  if (moves == MemoryCosts::Moves::kDuring) append_moves(ops, rank, op, all_operands, moved);
   append(ops, out);
-  if (moved > 0 && costs_.takes_links()) append_moves(ops, rank, op, all_operands, moved);
+  if (moves == MemoryCosts::Moves::kAfter) append_moves(ops, rank, op, all_operands, moved);
 }
 
 }  // namespace weir::cost

@@ -31,12 +31,17 @@ class MemoryCosts {
   // `bytes` of the result.
   virtual Picoseconds reduce(Rank self, const sched::Ref& dst, std::span<const sched::Ref> operands,
                              uint64_t bytes) const = 0;
-  // Whether what is read from and written to peers' memory takes links, beside the core's time.
-  virtual bool takes_links() const { return false; }
+  // Whether what is read from and written to peers' memory takes links: no; after the core's time;
+  // or while the core is at work, which then ends no sooner than the links are through.
+  enum class Moves : uint8_t { kNone, kAfter, kDuring };
+  virtual Moves moves() const { return Moves::kNone; }
+  // The first rank whose memory takes the same links as that of `rank`. What is read from such
+  // ranks in a row counts as read from the first one.
+  virtual Rank memory_of(Rank rank) const { return rank; }
 };
 
 struct ShortOp {
-  // kRead, kWrite: of a peer's memory, after the kCompute; only where MemoryCosts::takes_links.
+  // kRead, kWrite: of a peer's memory, before or after the kCompute, as MemoryCosts::moves says.
   enum class Code : uint32_t { kSend, kRecv, kCompute, kSignal, kWait, kRead, kWrite };
   Code code;
   uint32_t peer;

@@ -63,7 +63,8 @@ Prediction::Prediction(const algo::Algorithm& algorithm, const Workload& work, c
   to_follow_ = per_slice_ * slices;
   if (to_follow_ > budget_) runs_ = alike_steps(algorithm_, work_.problem);
   if (runs_.empty()) {
-    whole_.busy_ns = busy_ns_of(whole_);
+    whole_.busy_ns = busy_ns_of(whole_, &memory_ns_);
+    memory_ns_ *= static_cast<double>(slice_count_);
   } else {
     ends_.left_out = left_out(runs_, 0);
     more_.left_out = left_out(runs_, kStepsMeasured);
@@ -111,7 +112,7 @@ void Prediction::count_operations() {
 }
 
 // The busiest core or card of one slice; where programs are very long, of some ranks.
-double Prediction::busy_ns_of(const ProgramPart& of) const {
+double Prediction::busy_ns_of(const ProgramPart& of, double* memory_ns) const {
   Part part;
   part.rank_count = fold_.followed();
   part.slices_max = 1;
@@ -122,8 +123,14 @@ double Prediction::busy_ns_of(const ProgramPart& of) const {
     all.resize(fold_.followed());
     std::iota(all.begin(), all.end(), 0u);
   }
-  const Picoseconds busiest = busiest_of(&stream, all.empty() ? sampled_ : all, work_, costs_);
-  return stream.status().ok() ? static_cast<double>(busiest) / 1000 : 0;
+  const std::vector<Rank>& ranks = all.empty() ? sampled_ : all;
+  const Loads loads = loads_of(&stream, ranks, work_, costs_);
+  if (!stream.status().ok()) return 0;
+  if (memory_ns != nullptr) {
+    *memory_ns = static_cast<double>(loads.memory) / 1000 * fold_.followed() /
+                 static_cast<double>(ranks.size());
+  }
+  return static_cast<double>(loads.busiest) / 1000;
 }
 
 double Prediction::steps_left_out() const {

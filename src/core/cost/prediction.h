@@ -24,6 +24,8 @@ class Prediction {
 
   // No more than made() without a limit says.
   double bound_ns() const { return costs_.call_ns() + bound_ns_; }
+  // For how long the busiest port of memory that ranks share is taken (memory_ports.h).
+  double memory_ns() const { return memory_ns_; }
 
   // `at_least` if and only if the prediction is above `ns_max`.
   Predicted made(double ns_max = std::numeric_limits<double>::infinity());
@@ -42,7 +44,7 @@ class Prediction {
 
   void count_operations();
   uint64_t tolerated() const;
-  double busy_ns_of(const ProgramPart& of) const;
+  double busy_ns_of(const ProgramPart& of, double* memory_ns = nullptr) const;
   double steps_left_out() const;  // for each that is measured
   PathTime follow(uint64_t slices, const ProgramPart& of, double ns_max);
   Estimate followed(uint64_t rounds, const ProgramPart& part, double limit_ns);
@@ -67,6 +69,7 @@ class Prediction {
   ProgramPart ends_;  // of runs_
   ProgramPart more_;  // with some steps between them
   double bound_ns_ = 0;
+  double memory_ns_ = 0;
   uint64_t operations_ = 0;
 };
 

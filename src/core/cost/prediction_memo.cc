@@ -9,7 +9,7 @@ namespace {
 
 // A member that is added must become part of the key, unless it follows from others (nodes).
 static_assert(sizeof(algo::Problem) == 96);
-static_assert(sizeof(RankLayout) == 96);
+static_assert(sizeof(RankLayout) == 136);
 static_assert(sizeof(Slicing) == 16);
 
 class Digest {
@@ -65,6 +65,8 @@ PredictionMemo::Key PredictionMemo::key_of(const algo::Algorithm& algorithm, con
   digest.add(layout.wire_of_host);
   digest.add(layout.ranks_per_cache);
   digest.add(layout.card_of_rank);
+  digest.add(layout.numa_of_rank);
+  digest.add(layout.memory_links);
   digest.add(table.times);
   return digest.result();
 }
@@ -77,18 +79,18 @@ PredictionMemo& PredictionMemo::of_process() {
 
 // A lock that is taken is not waited for: the prediction is made again. So a fork while another
 // thread has it does no harm.
-std::optional<double> PredictionMemo::find(const XXH128_hash_t& key) {
+std::optional<PredictionMemo::Kept> PredictionMemo::find(const XXH128_hash_t& key) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return std::nullopt;
   const auto found = kept_.find(key);
   return found == kept_.end() ? std::nullopt : std::optional(found->second);
 }
 
-void PredictionMemo::keep(const XXH128_hash_t& key, double ns) {
+void PredictionMemo::keep(const XXH128_hash_t& key, const Kept& kept) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return;
   if (kept_.size() >= kPredictionsMax) kept_.clear();
-  kept_.emplace(key, ns);
+  kept_.emplace(key, kept);
 }
 
 }  // namespace weir::cost

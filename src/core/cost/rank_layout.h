@@ -3,6 +3,7 @@
 // communication. A view of arrays that the communicator owns, the same on all ranks. Thread-safe.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
@@ -10,6 +11,16 @@
 #include "core/cost/table.h"
 
 namespace weir::cost {
+
+// What ranks of one host share when they read and write each other's memory, in ns per byte; 0: no
+// limit that is known.
+struct MemoryLinks {
+  double package_ns_per_byte = 0;  // each way between a package and the others
+  double node_ns_per_byte = 0;     // each way between a NUMA node and the others of its package
+  double memory_ns_per_byte = 0;   // of a NUMA node
+
+  bool operator==(const MemoryLinks&) const = default;
+};
 
 struct RankLayout {
   // One entry per rank; ranks with equal numbers share the host, socket or cache; an empty span
@@ -27,9 +38,16 @@ struct RankLayout {
   // The network card of each rank, numbered from 0, below the rank count; ranks of different hosts
   // have different cards. Empty: one for each host.
   std::span<const uint32_t> card_of_rank;
+  // Ranks with equal numbers share the NUMA node; empty: those of a package share one.
+  std::span<const uint32_t> numa_of_rank = {};
+  MemoryLinks memory_links = {};
 
   uint32_t host(Rank rank) const { return host_of_rank.empty() ? 0 : host_of_rank[rank]; }
   uint32_t card(Rank rank) const { return card_of_rank.empty() ? host(rank) : card_of_rank[rank]; }
+  bool spans_hosts() const {
+    return std::any_of(host_of_rank.begin(), host_of_rank.end(),
+                       [&](uint32_t host) { return host != host_of_rank.front(); });
+  }
   Link link(Rank a, Rank b) const {
     if (!same(host_of_rank, a, b)) return network;
     if (!same(socket_of_rank, a, b)) return Link::kShmCrossSocket;

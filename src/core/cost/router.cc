@@ -139,6 +139,23 @@ const Candidate* measured_faster(const Decision& decision, const Candidate& best
   return least->learned_ns * kLearnedGainMin < best.learned_ns ? least : nullptr;
 }
 
+// Where ranks share memory and links between nodes: how the choice differs in these from the best
+// candidate that goes by groups (or, if the choice does, that does not). Otherwise empty.
+std::string why_by_memory(const Decision& decision, const Candidate& chosen) {
+  const bool by_groups = chosen.algorithm->groups != nullptr;
+  const Candidate* other = nullptr;
+  for (const Candidate& candidate : decision.candidates) {
+    if (candidate.excluded != nullptr || (candidate.algorithm->groups != nullptr) == by_groups) {
+      continue;
+    }
+    if (other == nullptr || candidate.predicted_ns < other->predicted_ns) other = &candidate;
+  }
+  if (other == nullptr || chosen.memory_ns <= 0 || other->memory_ns <= 0) return "";
+  return fmt::format("; it takes the busiest memory or link between nodes for {}, {} for {}",
+                     text_of_ns(chosen.memory_ns), other->algorithm->name,
+                     text_of_ns(other->memory_ns));
+}
+
 Status force(const Request& request, Decision& decision) {
   const algo::Problem& problem = request.work.problem;
   const char* collective = algo::name_of(problem.collective, problem.lengths);
@@ -257,7 +274,7 @@ class Predictor {
   void prepare(Candidate* candidate) {
     const algo::Algorithm& algorithm = *candidate->algorithm;
     Asked asked{candidate, std::nullopt, nullptr};
-    if (const auto ahead = run_ahead_ns(algorithm, request_.work, table_)) {
+    if (const auto ahead = run_ahead_ns(algorithm, request_.work, table_, &candidate->memory_ns)) {
       candidate->predicted_ns = *ahead;
     } else {
       Workload work = work_of(algorithm, request_);
@@ -265,7 +282,8 @@ class Predictor {
       const auto kept = asked.key ? PredictionMemo::of_process().find(*asked.key) : std::nullopt;
       work.problem.nodes = &nodes_;
       if (!kept) asked.prediction = std::make_unique<Prediction>(algorithm, work, table_);
-      candidate->predicted_ns = kept ? *kept : asked.prediction->bound_ns();
+      candidate->predicted_ns = kept ? kept->ns : asked.prediction->bound_ns();
+      candidate->memory_ns = kept ? kept->memory_ns : asked.prediction->memory_ns();
     }
     asked_.push_back(std::move(asked));
   }
@@ -278,7 +296,9 @@ class Predictor {
     asked->candidate->predicted_ns =
         made.at_least ? std::max(made.ns, std::nextafter(ns_max, 2 * ns_max)) : made.ns;
     asked->candidate->at_least = made.at_least;
-    if (asked->key && !made.at_least) PredictionMemo::of_process().keep(*asked->key, made.ns);
+    if (asked->key && !made.at_least) {
+      PredictionMemo::of_process().keep(*asked->key, {made.ns, asked->candidate->memory_ns});
+    }
     asked->prediction = nullptr;
   }
 
@@ -349,6 +369,7 @@ Result<Decision> decide(const Request& request, std::span<const algo::Algorithm*
            usable_count == 1  ? "the only one that can be used"
            : simplest == best ? "least predicted time"
                               : "fewer signals than others with about the same predicted time");
+    decision.reason += why_by_memory(decision, *simplest);
   }
   if (!passed_over.empty()) decision.reason += "; " + passed_over;
   return decision;

@@ -45,6 +45,7 @@ struct Candidate {
   const algo::Algorithm* algorithm = nullptr;
   double predicted_ns = 0;
   const char* excluded = nullptr;  // why it cannot be used, a static text; nullptr: it can
+  double memory_ns = 0;            // in which the busiest memory that ranks share is taken
   bool at_least = false;           // `predicted_ns` is a lower bound, above what can be chosen
   // In earlier runs: how many calls of a rank were measured, and their median, averaged over ranks.
   uint64_t learned_count = 0;

@@ -41,7 +41,7 @@ bool flows_one_way(const std::vector<std::vector<Rank>>& waited) {
 }  // namespace
 
 std::optional<double> run_ahead_ns(const algo::Algorithm& algorithm, const Workload& work,
-                                   const Table& table) {
+                                   const Table& table, double* memory_ns) {
   const algo::Problem& problem = work.problem;
   const Rank n = problem.rank_count;
   if (algo::uses_messages(algorithm) || problem.inputs_mapped || n < 2 || n > kRankCountMax) {
@@ -52,9 +52,10 @@ std::optional<double> run_ahead_ns(const algo::Algorithm& algorithm, const Workl
   std::vector<Rank> ranks(n);
   std::iota(ranks.begin(), ranks.end(), 0u);
   std::vector<std::vector<Rank>> waited(n);
-  const Picoseconds busiest = busiest_of(&stream, ranks, work, costs, &waited);
+  const Loads loads = loads_of(&stream, ranks, work, costs, &waited);
   if (!stream.status().ok() || !flows_one_way(waited)) return std::nullopt;
-  return costs.call_ns() + static_cast<double>(busiest) / 1000;
+  if (memory_ns != nullptr) *memory_ns = static_cast<double>(loads.memory) / 1000;
+  return costs.call_ns() + static_cast<double>(loads.busiest) / 1000;
 }
 
 }  // namespace weir::cost

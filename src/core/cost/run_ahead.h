@@ -13,9 +13,10 @@
 
 namespace weir::cost {
 
-// In ns, with the cost of the call. None where ranks meet: the waits form a circle, the program
+// In ns, with the cost of the call; `memory_ns`, if given: the part in which the busiest port of
+// memory is taken. None where ranks meet: the waits form a circle, the program
 // sends messages, or it works on windows, on which all ranks agree before each call.
 std::optional<double> run_ahead_ns(const algo::Algorithm& algorithm, const Workload& work,
-                                   const Table& table);
+                                   const Table& table, double* memory_ns = nullptr);
 
 }  // namespace weir::cost

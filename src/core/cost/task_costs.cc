@@ -39,10 +39,20 @@ bool in_user_buffer(const sched::Ref& ref) {
   return ref.space == sched::Space::kInput || ref.space == sched::Space::kOutput;
 }
 
+// What two ranks have measured alone, their link carries.
+RankLayout with_measured(RankLayout layout, const TaskTimes& times) {
+  const double of_pair = at(times.link(Link::kShmCrossSocket).window_ns_per_byte, Regime::kDram);
+  double& nominal = layout.memory_links.package_ns_per_byte;
+  if (of_pair > 0) nominal = std::min(nominal, of_pair);
+  return layout;
+}
+
 }  // namespace
 
 TaskCosts::TaskCosts(const Workload& work, const Table& table)
-    : times_(table.times), layout_(work.layout) {
+    : times_(table.times),
+      layout_(work.layout),
+      ports_(with_measured(work.layout, table.times), work.problem.rank_count) {
   const uint32_t rank_count = ranks_on_fullest_host(work);
   const bool one_host = work.layout.host_of_rank.empty() && has_one_link(work.layout);
   like_links_ = one_host || (rank_count == 1 && work.layout.wire_of_host.empty());

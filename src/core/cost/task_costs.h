@@ -7,6 +7,7 @@
 #include <span>
 
 #include "core/cost/closed_form.h"
+#include "core/cost/memory_ports.h"
 #include "core/cost/op_stream.h"
 #include "core/cost/predict.h"
 
@@ -20,6 +21,8 @@ class TaskCosts final : public MemoryCosts {
  public:
   TaskCosts(const Workload& work, const Table& table);
 
+  Moves moves() const override { return ports_.empty() ? Moves::kNone : Moves::kDuring; }
+  Rank memory_of(Rank rank) const override { return ports_.memory_of(rank); }
   Picoseconds copy(Rank self, const sched::Ref& dst, const sched::Ref& src,
                    uint64_t bytes) const override;
   Picoseconds reduce(Rank self, const sched::Ref& dst, std::span<const sched::Ref> operands,
@@ -40,6 +43,8 @@ class TaskCosts final : public MemoryCosts {
   std::optional<LinkFigures> like_links() const;
   double call_ns() const { return times_.call_ns * share_; }
   const RankLayout& layout() const { return layout_; }
+  // Of the ranks' memory; none where all share one.
+  const MemoryPorts& ports() const { return ports_; }
 
  private:
   Regime regime_of_messages(Rank a, Rank b) const;
@@ -49,6 +54,7 @@ class TaskCosts final : public MemoryCosts {
 
   const TaskTimes& times_;
   RankLayout layout_;
+  MemoryPorts ports_;
   bool like_links_;
   Regime user_;       // of the users' buffers
   Regime in_flight_;  // of the data in slots, staging and scratch

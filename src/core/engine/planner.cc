@@ -267,6 +267,8 @@ Result<cost::Decision> Planner::decide(const Call& call, const algo::Problem& pr
   request.work.layout.card_of_rank = options_.card_of_rank;
   request.work.layout.cache_of_rank = options_.cache_of_rank;
   request.work.layout.socket_of_rank = options_.package_of_rank;
+  request.work.layout.numa_of_rank = options_.numa_of_rank;
+  request.work.layout.memory_links = options_.memory_links;
   request.work.layout.ranks_per_cache = options_.ranks_per_cache;
   request.type = call.type;
   request.call_key = pack_what(call) * 0x9e3779b97f4a7c15ull ^ bytes * 0xc2b2ae3d27d4eb4full ^

@@ -70,6 +70,7 @@ struct PlannerOptions {
   std::vector<uint32_t> cache_of_rank;
   std::vector<uint32_t> numa_of_rank;
   std::vector<uint32_t> package_of_rank;
+  cost::MemoryLinks memory_links;
   // By the network card that a rank uses, as cost::RankLayout has them.
   std::vector<uint32_t> card_of_rank;
   uint32_t ranks_per_cache = 0;      // the most; 0: all ranks of a host share one

@@ -24,9 +24,9 @@ using topo::NodeId;
 using topo::NodeKind;
 using topo::Topology;
 
-// What one core copies, and the memory of a NUMA node: typical of servers since about 2017.
+// What one core copies.
 constexpr KilobytesPerSecond kCoreBandwidth = 10'000'000;
-constexpr KilobytesPerSecond kNumaBandwidth = 80'000'000;
+constexpr auto kNumaBandwidth = static_cast<KilobytesPerSecond>(topo::kNumaMemoryGbs * 1e6);
 constexpr double kMemoryHopNs = 100;
 // The memory of an accelerator that several ranks share.
 constexpr KilobytesPerSecond kAcceleratorBandwidth = 500'000'000;

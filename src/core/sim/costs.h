@@ -67,7 +67,7 @@ class NetworkMemoryCosts final : public cost::MemoryCosts {
   NetworkMemoryCosts(const Costs& costs, const Layout& layout, bool takes_links)
       : costs_(costs), layout_(layout), takes_links_(takes_links) {}
 
-  bool takes_links() const override { return takes_links_; }
+  Moves moves() const override { return takes_links_ ? Moves::kAfter : Moves::kNone; }
 
   Picoseconds copy(Rank self, const sched::Ref& dst, const sched::Ref& src,
                    uint64_t bytes) const override {

@@ -9,7 +9,7 @@
 namespace weir::sim {
 
 LinkPorts::LinkPorts(const graph::LinkGraph& graph, std::span<const SlowRank> slow)
-    : routes_(graph) {
+    : graph_(graph), routes_(graph) {
   std::vector<uint64_t> factor_milli(graph.vertices().size(), 1000);
   for (const SlowRank& it : slow) {
     factor_milli[it.rank] = static_cast<uint64_t>(std::llround(it.factor * 1000));
@@ -25,6 +25,22 @@ LinkPorts::LinkPorts(const graph::LinkGraph& graph, std::span<const SlowRank> sl
     link.factor_milli = from == 1000 ? to : to == 1000 ? from : std::max(from, to);
     links_.push_back(link);
   }
+}
+
+std::span<const graph::LinkId> LinkPorts::way_of_read(Rank from, Rank to) {
+  const std::span<const graph::LinkId> whole = way(from, to);
+  if (whole.empty()) return whole;
+  const graph::VertexId next = graph_.links()[whole.front()].to;
+  return graph_.vertices()[next].kind == graph::VertexKind::kMemory ? whole.subspan(1) : whole;
+}
+
+std::span<const graph::LinkId> LinkPorts::way_of_write(Rank from, Rank to) {
+  const std::span<const graph::LinkId> whole = way(from, to);
+  if (whole.empty()) return whole;
+  const graph::VertexId last = graph_.links()[whole.back()].from;
+  return graph_.vertices()[last].kind == graph::VertexKind::kMemory
+             ? whole.first(whole.size() - 1)
+             : whole;
 }
 
 Picoseconds LinkPorts::latency(Rank from, Rank to) {

@@ -38,6 +38,10 @@ class LinkPorts {
   LinkPorts(const graph::LinkGraph& graph, std::span<const SlowRank> slow);
 
   std::span<const graph::LinkId> way(Rank from, Rank to) { return routes_.links(from, to); }
+  // Of the way from `from` to `to`, what an access takes: not the link between the memory and the
+  // core of its owner, where that is a core.
+  std::span<const graph::LinkId> way_of_read(Rank from, Rank to);
+  std::span<const graph::LinkId> way_of_write(Rank from, Rank to);
   Link& link(graph::LinkId id) { return links_[id]; }
   // Of a whole way.
   Picoseconds latency(Rank from, Rank to);
@@ -46,6 +50,7 @@ class LinkPorts {
   std::vector<LinkUse> use() const;
 
  private:
+  const graph::LinkGraph& graph_;
   graph::Routes routes_;
   std::vector<Link> links_;
 };

@@ -113,7 +113,10 @@ void Simulation::begin_links(uint32_t index, Picoseconds time) {
 // accesses after it.
 void Simulation::pass_links(uint32_t index, Picoseconds time) {
   Message& message = messages_.at(index);
-  const std::span<const graph::LinkId> way = links_->way(message.source, message.target);
+  const std::span<const graph::LinkId> way =
+      message.is_read != 0    ? links_->way_of_read(message.source, message.target)
+      : message.is_write != 0 ? links_->way_of_write(message.source, message.target)
+                              : links_->way(message.source, message.target);
   const Picoseconds gap =
       message.is_access() ? 0 : costs_.level[layout_.level(message.source, message.target)].gap;
   while (message.next < way.size()) {

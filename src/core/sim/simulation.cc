@@ -40,7 +40,8 @@ Simulation::Simulation(const algo::Algorithm& algorithm, const algo::Problem& pr
       ranks_(problem.rank_count),
       lanes_(size_t{problem.rank_count} * lane_count_),
       nic_out_(tasks_ == nullptr ? layout_.nic_port_count() : problem.rank_count),
-      nic_in_(nic_out_.size()) {
+      nic_in_(nic_out_.size()),
+      memory_(tasks_ == nullptr ? 0 : tasks_->ports().count()) {
   if (tasks_ != nullptr) {
     std::vector<bool> seen(problem.rank_count, false);
     for (Rank rank = 0; rank < problem.rank_count; ++rank) {
@@ -134,6 +135,7 @@ void Simulation::advance(Rank rank, uint32_t lane) {
     }
     switch (op->code) {
       case ShortOp::Code::kSend:
+        if (!may_send(rank, lane, state, op->peer)) return;
         send(rank, lane, state, *op);
         break;
       case ShortOp::Code::kRecv:
@@ -182,6 +184,7 @@ void Simulation::compute(Rank rank, uint32_t lane, LaneState& state, Picoseconds
   const Picoseconds begin = occupy_core(rank, state, own_cost);
   state.path.compute += own_cost;
   record(Span::Kind::kCompute, rank, lane, rank, begin, state.time);
+  if (state.moved > state.time) stall(rank, lane, state);
 }
 
 void Simulation::send(Rank rank, uint32_t lane, LaneState& state, const ShortOp& op) {
@@ -221,6 +224,7 @@ uint32_t Simulation::new_message(Rank rank, uint32_t lane, const LaneState& stat
 }
 
 bool Simulation::access(Rank rank, uint32_t lane, LaneState& state, const ShortOp& op) {
+  if (tasks_ != nullptr) return access_task(rank, lane, state, op);
   if (state.message == cost::kNoMessage) {
     const bool reads = op.code == ShortOp::Code::kRead;
     const uint32_t index = messages_.acquire();
@@ -279,9 +283,33 @@ bool Simulation::receive(Rank rank, uint32_t lane, LaneState& state, Rank source
   const Picoseconds begin = occupy_core(rank, state, overhead);
   state.path.overhead += overhead;
   record(Span::Kind::kRecv, rank, lane, source, begin, state.time);
+  received(rank, lane, state);
+  return true;
+}
+
+bool Simulation::may_send(Rank rank, uint32_t lane, LaneState& state, Rank target) {
+  if (options_.credit == 0) return true;
+  uint64_t& sent = unreceived(rank, lane, target);
+  if (sent >= options_.credit) {
+    state.state = State::kForCredit;
+    state.peer = target;
+    return false;
+  }
+  ++sent;
+  return true;
+}
+
+void Simulation::received(Rank rank, uint32_t lane, LaneState& state) {
+  const Rank source = messages_.at(state.message).source;
   messages_.release(state.message);
   state.message = cost::kNoMessage;
-  return true;
+  if (options_.credit == 0) return;
+  --unreceived(source, lane, rank);
+  LaneState& sender = lane_state(source, lane);
+  if (sender.state == State::kForCredit && sender.peer == rank) {
+    sender.time = std::max(sender.time, state.time);
+    queue_resume(source, lane, sender, sender.time);
+  }
 }
 
 void Simulation::signal(Rank rank, LaneState& state, const ShortOp& op) {
@@ -431,7 +459,8 @@ Report Simulation::finish() {
         last = &state;
         report_.critical_path.rank = rank;
       }
-      const bool for_message = state.state == State::kForMessage;
+      const bool for_message =
+          state.state == State::kForMessage || state.state == State::kForCredit;
       if (!dead && (for_message || state.state == State::kForSignal)) {
         report_.blocked.push_back({rank, lane, state.peer, !for_message, state.time});
       }

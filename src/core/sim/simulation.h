@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "core/cost/message_pool.h"
@@ -34,7 +35,16 @@ class Simulation {
 
  private:
   static constexpr Rank kNobody = 0xffffffffu;
-  enum class State : uint8_t { kReady, kQueued, kForMessage, kForSignal, kForAccess, kDone, kDead };
+  enum class State : uint8_t {
+    kReady,
+    kQueued,
+    kForMessage,
+    kForSignal,
+    kForAccess,
+    kForCredit,
+    kDone,
+    kDead
+  };
   enum EventKind : uint32_t { kResume, kNicOut, kArrival, kIngress, kLink };
 
   struct LaneState {
@@ -45,6 +55,7 @@ class Simulation {
     uint32_t message = cost::kNoMessage;  // arrived, not yet consumed
     Rank wait_cursor = 0;                 // waits for the ranks below are done (kWait on all ranks)
     State state = State::kReady;
+    Picoseconds moved = 0;  // when what it reads and writes at peers is through (task times)
   };
   struct RankState {
     Port egress;
@@ -64,11 +75,19 @@ class Simulation {
   void send(Rank rank, uint32_t lane, LaneState& state, const cost::ShortOp& op);
   uint32_t new_message(Rank rank, uint32_t lane, const LaneState& state, const cost::ShortOp& op);
   bool receive(Rank rank, uint32_t lane, LaneState& state, Rank source);
+  // Messages of a lane that the target has not received yet (Options::credit).
+  uint64_t& unreceived(Rank source, uint32_t lane, Rank target) {
+    return unreceived_[uint64_t{lane_index(source, lane)} * problem_.rank_count + target];
+  }
+  bool may_send(Rank rank, uint32_t lane, LaneState& state, Rank target);
+  void received(Rank rank, uint32_t lane, LaneState& state);
   // The same with task times (task_messages.cc).
   void send_task(Rank rank, uint32_t lane, LaneState& state, const cost::ShortOp& op);
   bool receive_task(Rank rank, uint32_t lane, LaneState& state);
   void pass_card_out(uint32_t index, Picoseconds time);
   void pass_card_in(uint32_t index, Picoseconds time);
+  bool access_task(Rank rank, uint32_t lane, LaneState& state, const cost::ShortOp& op);
+  void stall(Rank rank, uint32_t lane, LaneState& state);
   void compute(Rank rank, uint32_t lane, LaneState& state, Picoseconds cost);
   // Reads or writes memory of a peer over the links; false: it is under way.
   bool access(Rank rank, uint32_t lane, LaneState& state, const cost::ShortOp& op);
@@ -131,8 +150,10 @@ class Simulation {
   cost::RadixQueue queue_;
   std::vector<RankState> ranks_;
   std::vector<LaneState> lanes_;
+  std::unordered_map<uint64_t, uint64_t> unreceived_;
   std::vector<Port> nic_out_;
   std::vector<Port> nic_in_;       // with task times: by card
+  std::vector<Port> memory_;       // with task times: cost::MemoryPorts
   std::vector<Rate> nic_of_node_;  // empty: nodes are alike
   bool cards_shared_ = false;
   Picoseconds now_ = 0;

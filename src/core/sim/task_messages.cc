@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages that take the task times of a table (Options::tasks).
+// Messages, and memory of peers, that take the task times of a table (Options::tasks).
 #include <algorithm>
 
 #include "core/sim/simulation.h"
@@ -75,9 +75,29 @@ bool Simulation::receive_task(Rank rank, uint32_t lane, LaneState& state) {
     state.time = done;
   }
   record(Span::Kind::kRecv, rank, lane, message.source, begin, state.time);
-  messages_.release(state.message);
-  state.message = cost::kNoMessage;
+  received(rank, lane, state);
   return true;
+}
+
+// Claims the ports of the memory, in the order of time; false: later.
+bool Simulation::access_task(Rank rank, uint32_t lane, LaneState& state, const cost::ShortOp& op) {
+  if (state.time > now_) {
+    queue_resume(rank, lane, state, state.time);
+    return false;
+  }
+  const bool writes = op.code == cost::ShortOp::Code::kWrite;
+  tasks_->ports().for_each(rank, op.peer, writes, op.amount, [&](uint32_t port, Picoseconds time) {
+    const Picoseconds taken = scaled(ranks_[rank], time);
+    state.moved = std::max(state.moved, memory_[port].claim(state.time, taken) + taken);
+  });
+  return true;
+}
+
+// A core that reads memory waits for it.
+void Simulation::stall(Rank rank, uint32_t lane, LaneState& state) {
+  record(Span::Kind::kWait, rank, lane, rank, state.time, state.moved);
+  state.time = state.moved;
+  ranks_[rank].core_free = std::max(ranks_[rank].core_free, state.time);
 }
 
 }  // namespace weir::sim

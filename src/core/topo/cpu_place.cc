@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
+#include <fstream>
 
+#include "core/topo/estimates.h"
 #include "core/topo/nearest.h"
 #include "core/topo/sysfs_files.h"
 #include "core/topo/topology.h"
@@ -58,7 +61,40 @@ uint32_t number_in(const Topology& topology, const CpuSet& cpus, const Accept& a
   return any ? CpuPlace::kSeveral : CpuPlace::kUnknown;
 }
 
+uint32_t mbs_of(const Edge& edge) {
+  const double mbs = edge.bandwidth_gbs * 1000;
+  return mbs >= 1 && mbs < 1e9 ? static_cast<uint32_t>(std::lround(mbs)) : 0;
+}
+
+// Of the first processor.
+CpuInfo cpu_in(const std::string& cpuinfo_file) {
+  CpuInfo cpu;
+  std::ifstream file(cpuinfo_file);
+  for (std::string line; std::getline(file, line) && !line.empty();) {
+    const size_t colon = line.find(": ");
+    if (colon == std::string::npos) continue;
+    const std::string name = line.substr(0, line.find_last_not_of(" \t", colon - 1) + 1);
+    const std::string value = line.substr(colon + 2);
+    if (name == "vendor_id") cpu.vendor = value;
+    if (name == "cpu family")
+      std::from_chars(value.data(), value.data() + value.size(), cpu.family_id);
+    if (name == "model") std::from_chars(value.data(), value.data() + value.size(), cpu.model_id);
+  }
+  return cpu;
+}
+
 }  // namespace
+
+uint32_t package_link_mbs(const std::string& sysfs_root, const std::string& cpuinfo_file) {
+  // Reading the second file may take milliseconds.
+  const CpuSet nodes = cpus_in(fs::path(sysfs_root) / "devices/system/node/online");
+  return nodes.count() > 1 ? mbs_of(socket_edge(cpu_in(cpuinfo_file))) : 0;
+}
+
+uint32_t package_link_mbs(const Topology& topology) {
+  const std::vector<NodeId> packages = topology.all(NodeKind::kPackage);
+  return packages.size() > 1 ? mbs_of(topology.node(packages.front()).up) : 0;
+}
 
 CpuPlace place_of(const CpuSet& cpus, const std::string& sysfs_root) {
   CpuPlace place;

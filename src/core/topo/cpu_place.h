@@ -29,4 +29,9 @@ struct CpuPlace {
 CpuPlace place_of(const CpuSet& cpus, const std::string& sysfs_root);
 CpuPlace place_of(const CpuSet& cpus, const Topology& topology);
 
+// What one direction of the link between a package and the others carries, in MB/s, by the model of
+// the processors or as the topology says; 0: there is one package, or one NUMA node.
+uint32_t package_link_mbs(const std::string& sysfs_root, const std::string& cpuinfo_file);
+uint32_t package_link_mbs(const Topology& topology);
+
 }  // namespace weir::topo

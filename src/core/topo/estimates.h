@@ -19,6 +19,8 @@ Edge xgmi_edge(std::string_view gcn);
 Edge socket_edge(const CpuInfo& cpu);
 // From a NUMA node to the others in its package.
 Edge numa_edge();
+// The memory of a NUMA node: typical of servers since about 2017.
+inline constexpr double kNumaMemoryGbs = 80;
 // A PCIe link of unknown speed: third generation, 16 lanes.
 Edge pcie_edge_unknown();
 // A PCIe link with a known bandwidth.

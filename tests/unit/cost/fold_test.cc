@@ -159,12 +159,14 @@ TEST(PredictionMemo, KeepsWhatWasPredictedForEqualQuestionsOnly) {
   const PredictionMemo::Key key = PredictionMemo::key_of(ring, work, table);
   ASSERT_TRUE(key);
   PredictionMemo& memo = PredictionMemo::of_process();
-  EXPECT_EQ(memo.find(*key), std::nullopt);
+  EXPECT_FALSE(memo.find(*key).has_value());
   const double ns = predict(ring, work, table);
-  EXPECT_EQ(memo.find(*key), ns);
+  ASSERT_TRUE(memo.find(*key).has_value());
+  EXPECT_EQ(memo.find(*key)->ns, ns);
   // Another communicator of the same layout has arrays of its own.
   const std::vector<uint32_t> same = sim::even_nodes(12, 4);
-  EXPECT_EQ(memo.find(*PredictionMemo::key_of(ring, workload(ring, 12, 123'456, same), table)), ns);
+  EXPECT_TRUE(memo.find(*PredictionMemo::key_of(ring, workload(ring, 12, 123'456, same), table))
+                  .has_value());
   const auto differs = [&](const Workload& other, const Table& with) {
     return !memo.find(*PredictionMemo::key_of(ring, other, with)).has_value();
   };
@@ -176,6 +178,12 @@ TEST(PredictionMemo, KeepsWhatWasPredictedForEqualQuestionsOnly) {
   Workload in_place = work;
   in_place.problem.in_place = true;
   EXPECT_TRUE(differs(in_place, table));
+  Workload of_nodes = work;
+  of_nodes.layout.numa_of_rank = hosts;
+  EXPECT_TRUE(differs(of_nodes, table));
+  Workload shares = work;
+  shares.layout.memory_links.memory_ns_per_byte = 0.01;
+  EXPECT_TRUE(differs(shares, table));
   const algo::Algorithm& forest = sim::algorithm(Collective::kAllReduce, "forest");
   EXPECT_FALSE(PredictionMemo::key_of(forest, work, table));
 }

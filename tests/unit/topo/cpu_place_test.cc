@@ -32,6 +32,11 @@ class Sys {
     }
   }
   CpuPlace place(const std::string& list) const { return place_of(cpus(list), sys_.path()); }
+  // With processors of this description.
+  uint32_t link_mbs(const std::string& cpuinfo) const {
+    sys_.write("cpuinfo", cpuinfo);
+    return package_link_mbs(sys_.path(), sys_.path() + "/cpuinfo");
+  }
 
  private:
   static std::string range(uint32_t cpu, uint32_t size) {
@@ -53,6 +58,19 @@ TEST(CpuPlace, IsTheFinestPartThatHasAllProcessors) {
   EXPECT_EQ(sys.place("3-4"), (CpuPlace{kSeveral, kSeveral, 3}));
   EXPECT_EQ(sys.place("7,8"), (CpuPlace{kSeveral, kSeveral, kSeveral}));
   EXPECT_EQ(sys.place("15"), (CpuPlace{14, 3, 4}));
+}
+
+TEST(CpuPlace, WhatJoinsPackagesIsAsTheModelOfTheProcessorsSays) {
+  const Sys sys;
+  const std::string first = "processor\t: 0\nvendor_id\t: GenuineIntel\ncpu family\t: 6\n";
+  EXPECT_EQ(sys.link_mbs(first + "model\t\t: 85\nmodel name\t: Xeon\n\nmodel\t\t: 143\n"), 40'000u);
+  EXPECT_EQ(sys.link_mbs("vendor_id\t: AuthenticAMD\ncpu family\t: 25\n"), 72'000u);
+  EXPECT_EQ(sys.link_mbs(""), 20'000u);
+  const TemporaryFolder one;
+  one.write("devices/system/node/online", "0\n");
+  EXPECT_EQ(package_link_mbs(one.path(), "/proc/cpuinfo"), 0u);
+  EXPECT_EQ(package_link_mbs(fixture("dgx2.hwloc.xml")), 40'000u);
+  EXPECT_EQ(package_link_mbs(fixture("made-8-fully-linked.nccl.xml")), 0u);
 }
 
 TEST(CpuPlace, IsUnknownWhereTheKernelSaysNothing) {

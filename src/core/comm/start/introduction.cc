@@ -22,7 +22,7 @@ namespace weir::comm {
 namespace {
 
 constexpr char kMagic[4] = {'W', 'I', 'N', 'T'};
-constexpr uint16_t kVersion = 3;
+constexpr uint16_t kVersion = 4;
 constexpr size_t kDeviceBytesMax = 64;
 constexpr uint32_t kCpuEnd = 1u << 16;  // no machine has so many
 
@@ -63,7 +63,8 @@ std::string Introduction::pack() const {
     }
   }
   std::string packed_place;
-  for (const uint32_t number : {cpu_place.cache, cpu_place.numa, cpu_place.package}) {
+  for (const uint32_t number :
+       {cpu_place.cache, cpu_place.numa, cpu_place.package, package_link_mbs}) {
     append_number(number, &packed_place);
   }
   const std::string packed_cards = cards.pack();
@@ -90,7 +91,7 @@ Result<Introduction> Introduction::unpack(const std::string& blob, Rank from) {
                             &it.settings, &it.network, &it.address}) {
     good = good && take(&bytes, text);
   }
-  good = good && bytes.empty() && ranges.size() % 8 == 0 && place.size() == 12 &&
+  good = good && bytes.empty() && ranges.size() % 8 == 0 && place.size() == 16 &&
          CardsSeen::unpack(cards, &it.cards);
   for (size_t i = 0; good && i < ranges.size(); i += 8) {
     const auto* const at = reinterpret_cast<const unsigned char*>(ranges.data()) + i;
@@ -105,6 +106,7 @@ Result<Introduction> Introduction::unpack(const std::string& blob, Rank from) {
   if (good) {
     const auto* const at = reinterpret_cast<const unsigned char*>(place.data());
     it.cpu_place = {net::get<uint32_t>(at), net::get<uint32_t>(at + 4), net::get<uint32_t>(at + 8)};
+    it.package_link_mbs = net::get<uint32_t>(at + 12);
   }
   if (!good) {
     return Status(Code::kRefused, fmt::format("the introduction of rank {} cannot be read; do all "

@@ -29,11 +29,13 @@ struct Introduction {
   std::string place;         // where ranks of other hosts would find this one, packed
   std::vector<int> cpus;     // that this process may use, ascending
   topo::CpuPlace cpu_place;  // of the cores
-  CardsSeen cards;           // of this machine
-  std::string device;        // of this rank: PCI address and number, "0000:3b:00.0 1"; "": none
-  std::string settings;      // those that must agree, as text
-  std::string network;       // address in the control network; "" where there is none
-  std::string address;       // of the transport
+  // Of rank 0: topo::package_link_mbs; of others 0.
+  uint32_t package_link_mbs = 0;
+  CardsSeen cards;       // of this machine
+  std::string device;    // of this rank: PCI address and number, "0000:3b:00.0 1"; "": none
+  std::string settings;  // those that must agree, as text
+  std::string network;   // address in the control network; "" where there is none
+  std::string address;   // of the transport
 
   std::string pack() const;
   // kRefused, naming `from`, when the blob cannot be read.

@@ -5,7 +5,7 @@
 #include <map>
 #include <utility>
 
-#include "core/cost/rank_layout.h"
+#include "core/cost/memory_ports.h"
 #include "core/topo/discover.h"
 
 namespace weir::comm {
@@ -84,6 +84,10 @@ std::vector<Pair> pairs_by_link(const RankGroups& groups, Rank rank_count) {
   return pairs;
 }
 
+cost::MemoryLinks memory_links(const std::vector<Introduction>& all) {
+  return cost::usual_memory_links(all.front().package_link_mbs);
+}
+
 void place_by_file(const std::string& file, Introduction* self) {
   const auto topology = topo::read_file(file);
   if (!topology.ok()) return;
@@ -96,6 +100,7 @@ void place_by_file(const std::string& file, Introduction* self) {
   take(told.cache, &self->cpu_place.cache);
   take(told.numa, &self->cpu_place.numa);
   take(told.package, &self->cpu_place.package);
+  self->package_link_mbs = topo::package_link_mbs(topology.value());
 }
 
 }  // namespace weir::comm

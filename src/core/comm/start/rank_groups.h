@@ -8,6 +8,7 @@
 
 #include "core/comm/start/host_wires.h"
 #include "core/comm/start/introduction.h"
+#include "core/cost/rank_layout.h"
 
 namespace weir::comm {
 
@@ -32,8 +33,11 @@ RankGroups rank_groups(const std::vector<Introduction>& all);
 // pair; ranks 0 and 1 first.
 std::vector<Pair> pairs_by_link(const RankGroups& groups, Rank rank_count);
 
+// What the ranks of a host share of its memory, from what rank 0 has told.
+cost::MemoryLinks memory_links(const std::vector<Introduction>& all);
+
 // The place of this process's processors as a topology file (WEIR_TOPOLOGY_FILE) describes the
-// machine; what the file does not tell stays as it is. A file that cannot be read changes nothing:
+// machine, and what joins its packages; what the file does not tell stays as it is. A file that cannot be read changes nothing:
 // rank 0 says so where it reads the topology.
 void place_by_file(const std::string& file, Introduction* self);
 

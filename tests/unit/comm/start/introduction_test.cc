@@ -24,6 +24,7 @@ Introduction example() {
   it.place = "place";
   it.cpus = {0, 1, 2, 5, 7, 8, 4095};
   it.cpu_place = {4, topo::CpuPlace::kSeveral, 0};
+  it.package_link_mbs = 40'000;
   it.cards.stance = FabricStance::kNamed;
   it.cards.cards = {topo::kCardKindsAll, "mlx5_0 (RoCE)"};
   it.settings = "hooks= WEIR_TLS=off";
@@ -42,6 +43,7 @@ TEST(Introduction, PassesThroughItsBytes) {
     EXPECT_EQ(read.value().place, it.place);
     EXPECT_EQ(read.value().cpus, it.cpus);
     EXPECT_EQ(read.value().cpu_place, it.cpu_place);
+    EXPECT_EQ(read.value().package_link_mbs, it.package_link_mbs);
     EXPECT_EQ(read.value().cards.pack(), it.cards.pack());
     EXPECT_EQ(read.value().settings, it.settings);
     EXPECT_EQ(read.value().network, it.network);

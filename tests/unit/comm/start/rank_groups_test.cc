@@ -83,6 +83,8 @@ TEST(RankGroups, AFileThatCannotBeReadChangesNothing) {
   self.cpus = {25};
   place_by_file(std::string(WEIR_TEST_FIXTURES) + "/topologies/dgx2.hwloc.xml", &self);
   EXPECT_EQ(self.cpu_place, (topo::CpuPlace{24, 1, 1}));
+  EXPECT_EQ(self.package_link_mbs, 40'000u);
+  EXPECT_DOUBLE_EQ(memory_links({self}).package_ns_per_byte, 1 / 40.0);
   // One of NCCL's format says nothing of caches.
   self.cpus = {0};
   self.cpu_place.cache = 7;
