@@ -38,7 +38,8 @@ struct AlgorithmTime {
   uint64_t count = 0;
   double least_ns = 0;    // of all ranks
   double average_ns = 0;  // over calls and ranks
-  double middle_ns = 0;   // the median over calls, averaged over ranks
+  // The median over calls, averaged over ranks; of a collective with a root, the greatest of ranks.
+  double middle_ns = 0;
 };
 
 struct LearnedCall {

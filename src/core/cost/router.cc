@@ -19,11 +19,6 @@ namespace weir::cost {
 
 namespace {
 
-bool has_root(Collective collective) {
-  return collective == Collective::kBroadcast || collective == Collective::kReduce ||
-         collective == Collective::kGather || collective == Collective::kScatter;
-}
-
 bool reduces(Collective collective) {
   return collective == Collective::kAllReduce || collective == Collective::kReduce ||
          collective == Collective::kReduceScatter;
@@ -394,7 +389,6 @@ Result<Decision> choose(const Request& request, std::span<const algo::Algorithm*
 
 std::vector<const algo::Algorithm*> worth_exploring(const Decision& decision) {
   if (decision.by != Decision::By::kPrediction && decision.by != Decision::By::kMeasured) return {};
-  if (has_root(decision.algorithm->collective)) return {};
   const auto chosen =
       std::find_if(decision.candidates.begin(), decision.candidates.end(),
                    [&](const Candidate& one) { return one.algorithm == decision.algorithm; });

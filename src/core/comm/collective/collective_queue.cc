@@ -65,9 +65,57 @@ void CollectiveQueue::enqueue(Request& request) {
   }
 }
 
+bool CollectiveQueue::meet(Request& request) {
+  engine::Context& context = state_.context;
+  engine::Call barrier;
+  auto found = planner_->plan_for(barrier, false);
+  if (!found.ok()) return false;
+  const engine::Plan& plan = *found.value();
+  start(plan, barrier);
+  meeting_ = true;
+  request.started = true;
+  request.explored = request.sequence = context.sequence;
+  if (state_.recorder.on()) {
+    state_.recorder.begun(request.sequence, engine::call_flag(request.sequence, plan.fingerprint),
+                          plan.what, 0, ticks());
+  }
+  return true;
+}
+
+void CollectiveQueue::start(const engine::Plan& plan, const engine::Call& call) {
+  engine::Context& context = state_.context;
+  active_plan_ = &plan;
+  switch (plan.protocol) {
+    case Protocol::kLine:
+      line_run_.start(*plan.mapped, call, plan.fingerprint, context);
+      active_run_ = &line_run_;
+      break;
+    case Protocol::kSlots:
+      mapped_run_.start(*plan.mapped, call, plan.fingerprint, context);
+      active_run_ = &mapped_run_;
+      break;
+    case Protocol::kWindows:
+      mapped_run_.start(*plan.mapped, call, plan.fingerprint, context, agreement_.inputs(),
+                        agreement_.outputs());
+      active_run_ = &mapped_run_;
+      break;
+    case Protocol::kLanes:
+      lane_run_.start(*plan.lanes, call, plan.fingerprint, context);
+      active_run_ = &lane_run_;
+      break;
+  }
+}
+
 bool CollectiveQueue::begin(Request& request, OperationFailure* failure) {
   engine::Context& context = state_.context;
   if (!context.may_begin() || request.paused) return false;
+  const uint64_t next = context.sequence + 1;
+  if (request.explored == 0 && planner_->explores(next)) {
+    if (engine::is_rooted(request.call.collective) && context.rank_count > 1 && meet(request)) {
+      return true;
+    }
+    request.explored = next;
+  }
   bool in_windows = false;
   Status disagreement;
   if (!agreement_.reached(request, *planner_, &in_windows, &disagreement)) {
@@ -77,9 +125,9 @@ bool CollectiveQueue::begin(Request& request, OperationFailure* failure) {
     failure->request = &request;
     return false;
   }
-  const bool explores = planner_->explores(context.sequence + 1);
-  auto found = explores ? planner_->plan_to_explore(request.call, in_windows, context.sequence + 1)
-                        : planner_->plan_for(request.call, in_windows);
+  auto found = request.explored != 0
+                   ? planner_->plan_to_explore(request.call, in_windows, request.explored)
+                   : planner_->plan_for(request.call, in_windows);
   if (!found.ok()) {
     // The same call fails in the same way on every rank, and nothing has been sent.
     first_ = request.next;
@@ -88,25 +136,7 @@ bool CollectiveQueue::begin(Request& request, OperationFailure* failure) {
   }
   const engine::Plan& plan = *found.value();
   request.started = true;
-  switch (plan.protocol) {
-    case Protocol::kLine:
-      line_run_.start(*plan.mapped, request.call, plan.fingerprint, context);
-      active_run_ = &line_run_;
-      break;
-    case Protocol::kSlots:
-      mapped_run_.start(*plan.mapped, request.call, plan.fingerprint, context);
-      active_run_ = &mapped_run_;
-      break;
-    case Protocol::kWindows:
-      mapped_run_.start(*plan.mapped, request.call, plan.fingerprint, context, agreement_.inputs(),
-                        agreement_.outputs());
-      active_run_ = &mapped_run_;
-      break;
-    case Protocol::kLanes:
-      lane_run_.start(*plan.lanes, request.call, plan.fingerprint, context);
-      active_run_ = &lane_run_;
-      break;
-  }
+  start(plan, request.call);
   request.sequence = context.sequence;
   if (state_.recorder.on()) {
     // A record has no block counts, and a reader checks the mark without them.
@@ -116,8 +146,7 @@ bool CollectiveQueue::begin(Request& request, OperationFailure* failure) {
     state_.recorder.begun(request.sequence, engine::call_flag(request.sequence, mark), plan.what,
                           request.call.count, ticks());
   }
-  active_plan_ = &plan;
-  request.begin_ns = explores || planner_->times(request.sequence) ? now_ns() : 0;
+  request.begin_ns = request.explored != 0 || planner_->times(request.sequence) ? now_ns() : 0;
   return true;
 }
 
@@ -139,12 +168,17 @@ bool CollectiveQueue::poll(OperationFailure* failure) {
     if (advance != Advance::kDone) break;
     active_run_ = nullptr;
     if (state_.recorder.on()) state_.recorder.finished_at(request.sequence, ticks());
+    if (meeting_) {
+      meeting_ = request.started = false;
+      continue;
+    }
     if (request.begin_ns != 0) {
       planner_->measured(*active_plan_, static_cast<double>(now_ns() - request.begin_ns),
-                         planner_->explores(request.sequence));
+                         request.explored != 0);
     }
     if (request.repeats) {
       request.started = request.described = false;
+      request.explored = 0;
       request.paused = true;
       break;
     }
@@ -167,6 +201,7 @@ void CollectiveQueue::report_failure(const Request& request, OperationFailure* f
 
 void CollectiveQueue::fail_all(const Status& status) {
   active_run_ = nullptr;
+  meeting_ = false;
   while (first_ != nullptr) {
     Request* request = first_;
     first_ = request->next;
