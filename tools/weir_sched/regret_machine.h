@@ -32,8 +32,8 @@ struct RegretMachine {
 // core), the network cards that are the fastest, and a network as fast as these.
 Result<RegretMachine> read_regret_machine(const std::string& text, const cost::Table& table);
 
-// `rank_count` ranks on a machine's hosts, in blocks; those of a host are on its cards in blocks. On
-// one host they are on its cores, as far apart as possible.
+// `rank_count` ranks on a machine's hosts, in blocks; those of a host are on its cards in blocks.
+// On one host they are on its cores, as far apart as possible.
 class RegretHosts {
  public:
   RegretHosts(const RegretMachine& machine, Rank rank_count);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // `hierarchical` gather and scatter: the ranks of a node hand their blocks to its leader (the root,
 // or the first rank), and leaders pass the blocks of whole subtrees along a binomial tree of nodes.
-// So each node but the root's sends one message over the network, whatever the root and the order of
-// the ranks. Nodes are numbered from the root's; the tree is that of binomial.cc.
+// So each node but the root's sends one message over the network, whatever the root and the order
+// of the ranks. Nodes are numbered from the root's; the tree is that of binomial.cc.
 //
 // A leader keeps the blocks of its subtree in Scratch: node by node, in a node by local index. The
 // root takes them out of there, or, where they are at most two runs of ranks, straight into Output.

@@ -18,8 +18,8 @@ struct Loads {
 };
 
 // The time of the busiest core, card or port of memory, as far as `ranks` use it: no time of the
-// whole program is less. Takes all that the stream has of these ranks. `waited`, if given, has an entry for each
-// rank, to which those are appended for whose signals it waits.
+// whole program is less. Takes all that the stream has of these ranks. `waited`, if given, has an
+// entry for each rank, to which those are appended for whose signals it waits.
 Loads loads_of(OpStream* stream, std::span<const Rank> ranks, const Workload& work,
                const TaskCosts& costs, std::vector<std::vector<Rank>>* waited = nullptr);
 

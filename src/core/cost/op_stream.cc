@@ -150,6 +150,21 @@ void OpStream::append_moves(LaneOps& lane, Rank rank, const Op& op,
   }
 }
 
+// What is read from one memory in a row becomes one access: it takes the same links.
+void OpStream::join_moves(LaneOps& lane) {
+  const size_t size = lane.ops.size();
+  if (size < lane.next + 4) return;
+  ShortOp* const last = &lane.ops[size - 4];
+  const bool alike = last[0].code == ShortOp::Code::kRead && last[2].code == last[0].code &&
+                     last[2].peer == last[0].peer && last[1].code == ShortOp::Code::kCompute &&
+                     last[3].code == last[1].code;
+  if (!alike) return;
+  last[0].amount += last[2].amount;
+  last[1].amount += last[3].amount;
+  lane.ops.resize(size - 2);
+  pending_ -= 2;
+}
+
 // The user's buffers are chunked like the grid. A slot has the size of the chunk that is moved into
 // or out of it; a move from slot to slot, or on the wire, has that of the longest chunk.
 uint64_t OpStream::bytes_of(const Op& op, uint64_t slice, std::span<const Ref> refs) const {
@@ -234,6 +249,7 @@ void OpStream::translate(Rank rank, uint32_t instance, uint64_t slice, const Op&
   const MemoryCosts::Moves moves = moved > 0 ? costs_.moves() : MemoryCosts::Moves::kNone;
   if (moves == MemoryCosts::Moves::kDuring) append_moves(ops, rank, op, all_operands, moved);
   append(ops, out);
+  if (moves == MemoryCosts::Moves::kDuring) join_moves(ops);
   if (moves == MemoryCosts::Moves::kAfter) append_moves(ops, rank, op, all_operands, moved);
 }
 

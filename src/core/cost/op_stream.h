@@ -132,6 +132,7 @@ class OpStream {
   bool is_sane(const sched::Op& op) const;
   uint64_t bytes_of(const sched::Op& op, uint64_t slice, std::span<const sched::Ref> refs) const;
   void append(LaneOps& lane, const ShortOp& op);
+  void join_moves(LaneOps& lane);
   // What the copy or reduction moves to and from peers.
   void append_moves(LaneOps& lane, Rank rank, const sched::Op& op,
                     std::span<const sched::Ref> all_operands, uint64_t bytes);

@@ -308,8 +308,8 @@ Result<cost::Decision> Planner::decide(const Call& call, const algo::Problem& pr
         "; WEIR_ALGORITHM: '{}' is ignored, because it supports blocks of equal length only",
         forced->algorithm->name);
   }
-  // Over messages any mix of algorithms performs an all_to_all_v, of which a rank knows only its own
-  // lengths. In mapped memory its blocks are published before the plan is asked for.
+  // Over messages any mix of algorithms performs an all_to_all_v, of which a rank knows only its
+  // own lengths. In mapped memory its blocks are published before the plan is asked for.
   if (options_.learns && !(problem.mapped && problem.lengths == algo::BlockLengths::kKnownToEnds)) {
     decided.value().explored = cost::worth_exploring(decided.value());
   }

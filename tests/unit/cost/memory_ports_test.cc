@@ -51,7 +51,7 @@ TEST(MemoryPorts, OfANodeItsLinksAndThoseOfItsPackage) {
     sum += time;
   }
   EXPECT_EQ(sum, 12'500u + 2 * 20'000u + 2 * 50'000u);
-  // What one rank reads from another takes the same way as what that one writes, but for the memory.
+  // What one rank reads from another takes the way of what that one writes, but for the memory.
   auto read = taken(ports, 0, 6, false);
   auto written = taken(ports, 6, 0, true);
   std::erase_if(read, [](const auto& it) { return it.second == 12'500; });

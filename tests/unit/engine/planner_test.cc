@@ -391,10 +391,19 @@ TEST_F(Planning, WhoDoesNotLearnExploresNothing) {
   }
 }
 
-TEST_F(Planning, AnAllToAllVExploresNothingSinceARankKnowsOnlyItsOwnLengths) {
+// Any mix of algorithms that move whole blocks performs it, so that ranks need not agree.
+TEST_F(Planning, AnAllToAllVOverMessagesExploresAlgorithmsThatMayBeMixed) {
   context_.rank_count = 4;
-  const Names names = turns(context_, learning(), uneven(Collective::kAllToAll), 500);
-  EXPECT_EQ((std::set<std::string>(names.begin(), names.end()).size()), 2u) << "and the choice";
+  std::set<std::string> explored;
+  for (const std::string& name : turns(context_, learning(), uneven(Collective::kAllToAll), 500)) {
+    if (!name.empty()) explored.insert(name);
+  }
+  EXPECT_GE(explored.size(), 2u);
+  for (const std::string& name : explored) {
+    const algo::Algorithm* algorithm = algo::find_algorithm(Collective::kAllToAll, name);
+    ASSERT_NE(algorithm, nullptr) << name;
+    EXPECT_EQ(algorithm->lengths, algo::BlockLengths::kKnownToEnds) << name;
+  }
 }
 
 TEST_F(Planning, AForcedAlgorithmIsNotExploredAway) {

@@ -14,6 +14,7 @@ using engine::Protocol;
 
 void CollectiveQueue::take_over(Request& request, Warm warm) {
   request.next = nullptr;
+  request.explored = 0;
   first_ = last_ = &request;
   if (warm == Warm::kPublished) {
     request.described = request.ahead = true;
@@ -57,6 +58,7 @@ CollectiveQueue::Warm CollectiveQueue::run_warm_uneven(const engine::Call& call)
 
 void CollectiveQueue::enqueue(Request& request) {
   request.next = nullptr;
+  request.explored = 0;
   if (first_ == nullptr) {
     first_ = last_ = &request;
   } else {

@@ -28,10 +28,10 @@ struct Pair {
 std::vector<Pair> pairs_to_measure(std::span<const uint32_t> host_of_rank, Rank rank_count);
 
 // The time per byte at the network of each host, from those of the brief pairs
-// (LinkTimes::wire_ns_per_byte, in their order; 0: as fast as any): in the slower direction, that of the
-// faster of its two neighbours, since the slower of two hosts sets the pace. Hosts that are nearly
-// as fast as the fastest count as equal to it, since a start is measured on busy machines; empty:
-// all are.
+// (LinkTimes::wire_ns_per_byte, in their order; 0: as fast as any): in the slower direction, that
+// of the faster of its two neighbours, since the slower of two hosts sets the pace. Hosts that are
+// nearly as fast as the fastest count as equal to it, since a start is measured on busy machines;
+// empty: all are.
 inline constexpr double kAlike = 1.8;
 std::vector<double> wire_of_host(std::span<const uint32_t> host_of_rank,
                                  std::span<const Pair> brief_pairs, std::span<const double> wires);

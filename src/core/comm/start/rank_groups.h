@@ -37,8 +37,8 @@ std::vector<Pair> pairs_by_link(const RankGroups& groups, Rank rank_count);
 cost::MemoryLinks memory_links(const std::vector<Introduction>& all);
 
 // The place of this process's processors as a topology file (WEIR_TOPOLOGY_FILE) describes the
-// machine, and what joins its packages; what the file does not tell stays as it is. A file that cannot be read changes nothing:
-// rank 0 says so where it reads the topology.
+// machine, and what joins its packages; what the file does not tell stays as it is. A file that
+// cannot be read changes nothing: rank 0 says so where it reads the topology.
 void place_by_file(const std::string& file, Introduction* self);
 
 }  // namespace weir::comm

@@ -73,8 +73,8 @@ TEST(HostWires, ASlowHostIsFoundAndItsNeighboursAreNotBlamed) {
   }
 }
 
-// ns per byte of the brief pairs of four hosts, which were four names for one machine with two cores
-// and about 15 busy processes: 25 starts in a row.
+// ns per byte of the brief pairs of four hosts, which were four names for one machine of two cores
+// that ran about 15 busy processes: 25 starts in a row.
 constexpr double kNoisy[][8] = {{0.323, 0.0, 0.407, 0.364, 0.0, 0.371, 0.888, 0.338},
                                 {11.345, 11.239, 3.321, 2.921, 0.0, 0.368, 0.0, 0.351},
                                 {0.0, 3.567, 0.385, 0.0, 0.479, 0.0, 0.407, 0.0},
