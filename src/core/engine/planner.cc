@@ -309,8 +309,11 @@ Result<cost::Decision> Planner::decide(const Call& call, const algo::Problem& pr
         forced->algorithm->name);
   }
   // Over messages any mix of algorithms performs an all_to_all_v, of which a rank knows only its
-  // own lengths. In mapped memory its blocks are published before the plan is asked for.
-  if (options_.learns && !(problem.mapped && problem.lengths == algo::BlockLengths::kKnownToEnds)) {
+  // own lengths. In mapped memory its blocks are published before the plan is asked for; and a
+  // rank that is late there compares its call with what others run, which may be the meeting.
+  const bool is_left_out = problem.mapped && (problem.lengths == algo::BlockLengths::kKnownToEnds ||
+                                              is_rooted(problem.collective));
+  if (options_.learns && !is_left_out) {
     decided.value().explored = cost::worth_exploring(decided.value());
   }
   if (options_.explain) add_not_offered(request, &decided.value());

@@ -113,10 +113,9 @@ bool CollectiveQueue::begin(Request& request, OperationFailure* failure) {
   if (!context.may_begin() || request.paused) return false;
   const uint64_t next = context.sequence + 1;
   if (request.explored == 0 && planner_->explores(next)) {
-    if (engine::is_rooted(request.call.collective) && context.rank_count > 1 && meet(request)) {
-      return true;
-    }
-    request.explored = next;
+    const bool rooted = engine::is_rooted(request.call.collective) && context.rank_count > 1;
+    if (rooted && !context.mapped() && meet(request)) return true;
+    if (!rooted) request.explored = next;
   }
   bool in_windows = false;
   Status disagreement;
