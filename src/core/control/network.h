@@ -115,6 +115,8 @@ class Network {
   // one that `*version` stands for (0: none). False: it is the same, and nothing was changed.
   virtual bool read(Rank rank, uint32_t* version, std::string* notice) const = 0;
   virtual Life life(Rank rank) const = 0;
+  // Of a lost rank: whether it has answered since, so that it lives and only the way to it is lost.
+  virtual bool is_cut_off(Rank) const { return false; }
   // A rank that is linked with this one and whose host has not acknowledged data that was sent to
   // it, and since when.
   struct Unreached {

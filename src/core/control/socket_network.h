@@ -38,7 +38,10 @@ class SocketNetwork final : public Network, private Reactor::Client {
   uint64_t change_count() const override { return change_count_.load(std::memory_order_acquire); }
   bool read(Rank rank, uint32_t* version, std::string* notice) const override;
   Life life(Rank rank) const override {
-    return static_cast<Life>(lives_[rank].load(std::memory_order_acquire));
+    return static_cast<Life>(lives_[rank].load(std::memory_order_acquire) & ~kCutOff);
+  }
+  bool is_cut_off(Rank rank) const override {
+    return (lives_[rank].load(std::memory_order_acquire) & kCutOff) != 0;
   }
   void collect_unreached(std::vector<Unreached>* ranks) const override;
   void leave() override;
@@ -138,6 +141,7 @@ class SocketNetwork final : public Network, private Reactor::Client {
   // place in the list, and the generation of that place from bit 16 on).
   static constexpr uint32_t kAcceptorToken = 1u << 31;
   static constexpr uint32_t kProcessToken = 1u << 30;
+  static constexpr uint8_t kCutOff = 0x80;  // in lives_
   static constexpr size_t kConnectionsMax = 1u << 16;
   static constexpr size_t kInboxMax = 1024;  // messages of a rank that were not received yet
   static constexpr size_t kWantsMax = 64;
@@ -173,7 +177,7 @@ class SocketNetwork final : public Network, private Reactor::Client {
   void serve(int index, uint32_t events);
   void proven(int index);
   void hand_over(int index);
-  void set_life(Rank rank, Life life);
+  void set_life(Rank rank, Life life, uint8_t flags = 0);
   void link_ended(int index, bool in_order);
   void mend_ring();
   bool is_missing(Rank rank) const { return peers_[rank].is_neighbor && !has_link(rank); }

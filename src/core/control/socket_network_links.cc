@@ -329,8 +329,8 @@ void SocketNetwork::end_attempts(const Target& target, int but) {
   }
 }
 
-void SocketNetwork::set_life(Rank rank, Life life) {
-  lives_[rank].store(static_cast<uint8_t>(life), std::memory_order_release);
+void SocketNetwork::set_life(Rank rank, Life life, uint8_t flags) {
+  lives_[rank].store(static_cast<uint8_t>(life) | flags, std::memory_order_release);
   std::vector<Target> ended;
   for (auto it = dials_.lower_bound({rank, kLinkSubject});
        it != dials_.end() && it->first.first == rank; ++it) {
@@ -496,7 +496,7 @@ void SocketNetwork::serve(int index, uint32_t events) {
         // It lives, and only the path to it was lost: for this rank it is lost for good.
         end_dial(rank);
         close_connection(index);
-        set_life(rank, Life::kLost);
+        set_life(rank, Life::kLost, kCutOff);
         change_count_.fetch_add(1, std::memory_order_release);
         changed_.notify_all();
         return;

@@ -19,7 +19,8 @@ namespace {
 constexpr uint64_t kTendNs = 1'000'000;
 constexpr uint64_t kTendNsPerPeer = 20'000;
 constexpr uint32_t kCallsPerClock = 32;
-// How long a rank that leaves waits for its peers to confirm that they have everything.
+// How long a rank that leaves waits for its peers to confirm that they have everything, where no
+// transport is being changed.
 constexpr uint64_t kFarewellNs = 500'000'000;
 // A transport may take longer to start where there are many ranks, or where the network is slow.
 constexpr uint64_t kStartNsPerRank = 5'000'000;
@@ -56,6 +57,7 @@ Instance::Instance(const weir_host_t* host, const Chain& chain,
       members_(chain.size()) {
   meet_host_.struct_bytes = sizeof meet_host_;
   meet_host_.control = channels_.functions(static_cast<uint8_t>(chain.size()));
+  meeting_.attach(&meet_host_, rank_, rank_count_);
   for (size_t i = 0; i < members_.size(); ++i) {
     Member& member = members_[i];
     member.self = this;
@@ -219,13 +221,11 @@ weir_result_t Instance::connect_last(const std::vector<const unsigned char*>& ad
   if (result != WEIR_OK) return member.ended_by_host ? result : fail(result, member.text);
   uint64_t least_ns = monotonic_ns() - began_ns;
   if (meet_host_.control != nullptr && rank_count_ > 1) {
-    message::Control control;
-    control.attach(&meet_host_, rank_, rank_count_);
     std::vector<std::string> cards;
     unsigned char card[8];
     net::put(card, least_ns);
     const message::Control::Outcome met =
-        control.gather({reinterpret_cast<const char*>(card), sizeof card}, deadline_ns, &cards);
+        meeting_.gather({reinterpret_cast<const char*>(card), sizeof card}, deadline_ns, &cards);
     if (met.result != WEIR_OK) {
       if (met.ranks.empty()) return met.result;
       return fail(met.result, "failover: " + message::names_of(met.ranks) +
@@ -459,21 +459,26 @@ void Instance::leave() {
     ask(pair, pair.level);
     left.push_back(&pair);
   }
-  const uint64_t end_ns = monotonic_ns() + kFarewellNs;
+  const uint64_t begin_ns = monotonic_ns();
+  uint64_t now_ns = begin_ns;
   const auto is_done = [&](const Pair* pair) {
-    if (pair->state != Pair::State::kGood) return pair->state == Pair::State::kLost;
+    const bool is_changing = pair->state != Pair::State::kGood;
+    const uint64_t patience_ns = is_changing ? std::max(kFarewellNs, still_ns_) : kFarewellNs;
+    if (now_ns - begin_ns >= patience_ns || meeting_.life(pair->rank) != WEIR_LIFE_HERE)
+      return true;
+    if (is_changing) return pair->state == Pair::State::kLost;
     bool all = pair->links[pair->level].answered;
     for (uint32_t lane = 0; lane < lane_count_; ++lane) {
       all = all && pair->sends[lane].has_word_of_all();
     }
     return all;
   };
-  for (uint64_t now_ns = end_ns - kFarewellNs; now_ns < end_ns && !left.empty();
-       now_ns = monotonic_ns()) {
+  while (!left.empty()) {
     tend(now_ns);
     drive_lagging();
     std::erase_if(left, is_done);
     if (!left.empty()) sched_yield();
+    now_ns = monotonic_ns();
   }
 }
 

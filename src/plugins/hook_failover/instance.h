@@ -10,13 +10,16 @@
 // continue over the same next transport. A level never decreases.
 //
 // On each transport the last lane is for the frames of frame.h. They are written and read from time
-// to time (`tend`), and at once while a send waits for its receiver's confirmation. One thread at a
-// time.
+// to time (`tend`), and at once while a send waits for its receiver's confirmation. Frames of a peer
+// with which a rank has no messages are not read: that would make connections. So a rank that needs
+// an answer over another transport also tells the peer so over the control network, by a word of
+// two bytes: message::kOwnKind, and the level from which on frames are sent. One thread at a time.
 #pragma once
 
 #include <sys/types.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -62,6 +65,8 @@ struct Pair {
   };
   uint32_t rank = 0;
   uint32_t level = 0;
+  uint32_t told_level = 0;    // the peer has been told to look at the frames from this level on
+  uint32_t called_level = 0;  // it has told this rank so
   State state = State::kGood;
   Probe probe = Probe::kNone;
   uint64_t quiet_ns = 0;  // since when nothing has moved
@@ -136,7 +141,17 @@ class Instance {
   void drive_lagging();
   void leave();  // done before the transports are closed
 
+  // Whether frames are exchanged with the peer, and from which transport on.
+  bool is_tended(const Pair& pair) const {
+    return pair.called_level > 0 || pair.is_used(lane_count_);
+  }
+  uint32_t first_level(const Pair& pair) const {
+    return pair.is_used(lane_count_) ? pair.level : std::max(pair.level, pair.called_level);
+  }
+
   // takeover.cc
+  void call(Pair& pair);
+  void hear_call(Pair& pair);
   void tend(uint64_t now_ns);
   void poll_link(Pair& pair, uint32_t level);
   void push_link(Pair& pair, uint32_t level);
@@ -161,6 +176,7 @@ class Instance {
   const weir_host_t* host_;
   message::Channels channels_;  // one for each transport, and one for meet_host_
   weir_host_t meet_host_;       // the host, with that channel
+  message::Control meeting_;    // over that channel
   pid_t owner_ = getpid();
   uint32_t rank_;
   uint32_t rank_count_;

@@ -39,14 +39,36 @@ void Instance::tend(uint64_t now_ns) {
   }
   for (Pair& pair : pairs_) {
     if (pair.rank == rank_ || pair.state == Pair::State::kLost) continue;
+    if (!pair.is_used(lane_count_)) hear_call(pair);
     // A question or answer would make connections for which there is no other use.
-    if (!pair.is_used(lane_count_)) continue;
+    if (!is_tended(pair)) continue;
+    call(pair);
     // Standby transports last: a peer that answers there was asked over the other one before.
     for (uint32_t level = 0; level <= last(); ++level) {
-      if (level >= pair.level) poll_link(pair, level);
+      if (level >= first_level(pair)) poll_link(pair, level);
     }
     look_after(pair, now_ns);
     for (uint32_t level = pair.level; level <= last(); ++level) push_link(pair, level);
+  }
+}
+
+// The peer may have no messages for this rank at present.
+void Instance::call(Pair& pair) {
+  const bool seeks = pair.state == Pair::State::kSuspect;
+  if (!seeks && pair.state != Pair::State::kJoining) return;
+  const uint32_t level = pair.level + (seeks ? 1 : 0);
+  if (pair.told_level >= level || !meeting_.is_there()) return;
+  pair.told_level = level;
+  const char word[] = {message::kOwnKind, static_cast<char>(level)};
+  meeting_.say(pair.rank, {word, sizeof word});
+}
+
+void Instance::hear_call(Pair& pair) {
+  std::string word;
+  while (meeting_.is_there() && meeting_.hear(pair.rank, &word)) {
+    if (word.size() != 2 || word[0] != message::kOwnKind) continue;
+    const auto level = static_cast<unsigned char>(word[1]);
+    if (level <= last()) pair.called_level = std::max<uint32_t>(pair.called_level, level);
   }
 }
 

@@ -133,12 +133,7 @@ void Control::say_goodbye() {
     begin_frame({MessageKind::kGoodbye, kControlLane, sent_, 0});
     (void)push();
   }
-  // At most what a socket holds: a peer that goes on sending is not waited for.
-  constexpr int kReadsMax = 4096;
-  for (int i = 0; i < kReadsMax; ++i) {
-    const iovec piece = {in_, sizeof in_};
-    if (stream_.receive(&piece, 1) <= 0) break;
-  }
+  stream_.drain();
 }
 
 }  // namespace weir::plugins::tcp

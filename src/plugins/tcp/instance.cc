@@ -44,6 +44,8 @@ Instance::~Instance() {
   // A forked child has copies of the connections, which only its parent may end.
   const bool ends = owner == getpid();
   for (const int listener : listeners) close(listener);
+  // A peer may use connections of which this rank has taken no notice yet, and awaits their goodbye.
+  if (ends && joined) take_arrived(monotonic_ns());
   const uint64_t patience_ns = ends ? monotonic_ns() + kFarewellNs : 0;
   for (const std::unique_ptr<Peer>& peer : peers) {
     if (peer == nullptr || !ends) continue;
@@ -53,9 +55,11 @@ Instance::~Instance() {
         bundle->control(rail).say_goodbye();
         bundle->control(rail).stream().shut();
         bundle->data_stream(rail).shut();
+        bundle->data_stream(rail).drain();
       }
     }
   }
+  if (ends && rejoin != nullptr) rejoin->say_goodbye();
   for (const std::unique_ptr<Peer>& peer : peers) {
     if (peer == nullptr || peer->lanes == nullptr) continue;
     for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
@@ -65,6 +69,7 @@ Instance::~Instance() {
         channel.say_goodbye();
         // What the kernel has taken still arrives.
         channel.send_stream().shut();
+        channel.recv_stream().drain();
       }
       const bool is_one = channel.recv_stream().fd() == channel.send_stream().fd();
       channel.send_stream().close();
@@ -230,6 +235,17 @@ void Instance::take_lane(Peer* peer, uint32_t lane, Stream stream,
   report.log(Report::kInformation, "tcp: rank " + text_of(rank) + " uses " + peer->way);
 }
 
+void Instance::take_arrived(uint64_t now_ns) {
+  if (control == nullptr) return;
+  weir_control_connection_t connection{};
+  connection.struct_bytes = sizeof connection;
+  for (;;) {
+    const weir_result_t result = control->connected(control->context, &connection);
+    if (result == WEIR_IN_PROGRESS) return;
+    take(connection, result, now_ns);
+  }
+}
+
 void Instance::step(uint64_t now_ns) {
   if (control == nullptr) return;
   // Asked first: connections that a peer made before it ended count.
@@ -241,13 +257,7 @@ void Instance::step(uint64_t now_ns) {
       gone.push_back(channel->is_waiting() && life(channel->peer) != WEIR_LIFE_HERE);
     }
   }
-  weir_control_connection_t connection{};
-  connection.struct_bytes = sizeof connection;
-  for (;;) {
-    const weir_result_t result = control->connected(control->context, &connection);
-    if (result == WEIR_IN_PROGRESS) break;
-    take(connection, result, now_ns);
-  }
+  take_arrived(now_ns);
   if (rejoin != nullptr) rejoin->step(now_ns);
   if (!looks) return;
   size_t i = 0;

@@ -37,9 +37,10 @@ struct Peer {
   bool asked[kLaneCount] = {};         // its connection is being made
   uint64_t waits_ns[kLaneCount] = {};  // since when a receive waits for a connection
   std::unique_ptr<Bundle> bundle;
-  std::string way;        // as it was chosen, as text
-  std::string problem;    // why there is no connection
-  uint64_t ended_ns = 0;  // when a connection was seen to have ended without a goodbye; 0: none was
+  std::string way;      // as it was chosen, as text
+  std::string problem;  // why there is no connection
+  // When a connection, or all rails, were seen to have ended without a goodbye; 0: they were not.
+  uint64_t ended_ns = 0;
 };
 
 struct Instance final : Rejoin::Connector {
@@ -90,6 +91,7 @@ struct Instance final : Rejoin::Connector {
   void connect(uint32_t peer, const Subject& subject, const std::vector<Way>& ways,
                uint64_t deadline_ns) override;
   weir_result_t make(uint32_t peer);
+  void take_arrived(uint64_t now_ns);
   void take(const weir_control_connection_t& connection, weir_result_t result, uint64_t now_ns);
   void take_lane(Peer* peer, uint32_t lane, Stream stream,
                  const weir_control_connection_t& connection, weir_result_t result);

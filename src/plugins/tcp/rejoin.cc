@@ -47,6 +47,20 @@ void Rejoin::add(uint32_t peer, bool is_lower, Bundle* bundle, std::vector<std::
       {peer, is_lower, bundle, std::move(ways), std::vector<Absent>(count), std::move(after)});
 }
 
+// The peer may have both connections of the rail, and use it.
+void Rejoin::say_goodbye() {
+  for (Peer& peer : peers_) {
+    for (Absent& rail : peer.rails) {
+      Control control;
+      control.attach(rail.control);
+      control.say_goodbye();
+      rail.control.shut();
+      rail.data.shut();
+      rail.data.drain();
+    }
+  }
+}
+
 void Rejoin::step(uint64_t now_ns) {
   const bool is_due = now_ns >= next_ns_;
   if (is_due) next_ns_ = now_ns + kStepNs;

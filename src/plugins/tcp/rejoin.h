@@ -42,6 +42,8 @@ class Rejoin {
   // this.
   void add(uint32_t peer, bool is_lower, Bundle* bundle, std::vector<std::vector<Way>> ways);
 
+  // The rank leaves: the last word on the connections of which a bundle has none yet.
+  void say_goodbye();
   // A connection was made, by either end.
   void joined(uint32_t peer, const Subject& subject, Stream stream, uint64_t now_ns);
   // A connection that was begun here could not be made.

@@ -27,4 +27,13 @@ void Stream::shut() const {
   }
 }
 
+void Stream::drain() const {
+  constexpr int kReadsMax = 4096;
+  unsigned char unwanted[4096];
+  for (int i = 0; i < kReadsMax && is_open(); ++i) {
+    const iovec piece = {unwanted, sizeof unwanted};
+    if (receive(&piece, 1) <= 0) return;
+  }
+}
+
 }  // namespace weir::plugins::tcp

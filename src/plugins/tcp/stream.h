@@ -78,6 +78,9 @@ class Stream {
   bool has_unread() const { return is_secured() && control_->session_has_unread(session_) != 0; }
   // Ends sending: nothing more is sent.
   void shut() const;
+  // Throws away what has arrived, at most what a socket holds: closing a connection with unread
+  // data would discard what was sent and has not arrived.
+  void drain() const;
 
   // Whether an errno of these is temporary.
   static bool is_temporary(int error_number) {

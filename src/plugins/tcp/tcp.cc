@@ -331,21 +331,24 @@ weir_result_t peer_alive(weir_transport_t* instance, uint32_t peer_index) {
   }
   const int life = peer_index == self->rank ? int{WEIR_LIFE_HERE} : self->life(peer_index);
   if (life == WEIR_LIFE_LEFT) return WEIR_OK;
-  const std::string dead = "tcp: rank " + text_of(peer_index) + " is dead: ";
+  const std::string name = "tcp: rank " + text_of(peer_index);
   if (life == WEIR_LIFE_LOST) {
-    return self->report.fail(WEIR_ERROR_PEER_LOST, dead + "its process has ended");
+    return self->report.fail(WEIR_ERROR_PEER_LOST, name + " is dead: its process has ended");
   }
   Peer* peer = self->peers[peer_index].get();
   if (peer == nullptr) return WEIR_OK;
   if (Bundle* bundle = peer->bundle.get(); bundle != nullptr) {
     bundle->listen();
     if (bundle->left() || !bundle->lost()) return WEIR_OK;
-    return self->report.fail(WEIR_ERROR_PEER_LOST,
-                             dead + "all rails to it ended without a goodbye");
+    if (peer->ended_ns == 0) peer->ended_ns = monotonic_ns();
   }
-  // The control network may take longer to tell that it has left.
+  // The control network may take longer to tell that it has left or died.
   if (peer->ended_ns == 0 || monotonic_ns() - peer->ended_ns <= kGoodbyePatienceNs) return WEIR_OK;
-  return self->report.fail(WEIR_ERROR_PEER_LOST, dead + "its connections ended without a goodbye");
+  return self->report.fail(
+      WEIR_ERROR_PEER_LOST,
+      name + " cannot be reached: " +
+          (peer->bundle != nullptr ? "all rails to it" : "its connections") +
+          " ended without a goodbye, and the control network does not say that it is dead");
 }
 
 void describe_peer(weir_transport_t* instance, uint32_t peer_index, char* text, size_t text_bytes) {

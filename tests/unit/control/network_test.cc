@@ -223,6 +223,7 @@ TEST_P(NetworkOver, WhoSaysMoreThanIsEverHeardIsCutOff) {
   Job job(3, GetParam().leaves_host, GetParam().tls);
   for (int i = 0; i < 1100; ++i) (void)job.ranks[1]->send(0, 0, "not heard");
   EXPECT_TRUE(becomes_true([&] { return job.ranks[0]->life(1) == Life::kLost; }));
+  EXPECT_TRUE(job.ranks[0]->is_cut_off(1)) << "it lives";
   EXPECT_EQ(job.ranks[0]->life(2), Life::kHere);
   EXPECT_EQ(job.ranks[2]->life(1), Life::kHere);
 }
@@ -561,6 +562,7 @@ TEST(Network, AProcessThatIsKilledHasDiedAlsoWhileItsChildLives) {
   const uint64_t began_ns = now_ns();
   kill(child, SIGKILL);
   EXPECT_TRUE(becomes_true([&] { return made.value()->life(1) == Life::kLost; }));
+  EXPECT_FALSE(made.value()->is_cut_off(1));
   EXPECT_LT(now_ns() - began_ns, kSecondNs);
   kill(grandchild, SIGKILL);
   waitpid(child, nullptr, 0);

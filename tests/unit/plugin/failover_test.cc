@@ -4,8 +4,10 @@
 #include <string.h>
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "core/plugin/registry.h"
@@ -184,6 +186,73 @@ TEST(Failover, HasNoOneSidedOperationsWhateverItsTransportsHave) {
   EXPECT_EQ(chain->caps.bits & (WEIR_CAP_PUT | WEIR_CAP_GET | WEIR_CAP_SIGNAL), 0u);
   EXPECT_EQ(chain->put, nullptr);
   EXPECT_EQ(chain->put_signal, nullptr);
+}
+
+// tcp, until an instance is told to fail.
+std::atomic<weir_transport_t*> failing = nullptr;
+
+const weir_transport_functions_t* tcp_that_fails() {
+  static const weir_transport_functions_t* tcp = plugin::find_transport("tcp").value();
+  static const weir_transport_functions_t table = [] {
+    weir_transport_functions_t f = *tcp;
+    f.name = "fails";
+    f.send = [](weir_transport_t* t, uint32_t peer, uint32_t lane, const void* data, uint64_t bytes,
+                weir_transport_op_t* op) {
+      // The first one of the chain: the second one is tcp itself.
+      weir_transport_t* none = nullptr;
+      (void)failing.compare_exchange_strong(none, t);
+      if (t == failing) return WEIR_ERROR_SYSTEM;
+      return tcp->send(t, peer, lane, data, bytes, op);
+    };
+    return f;
+  }();
+  return &table;
+}
+
+// The receiver has had no message with the sender before: it learns of the change without one.
+TEST(Failover, WhatWasSentBeforeATakeoverArrivesThoughItsSenderLeavesBeforeTheFirstReceive) {
+  for (const char* rails : {"1", "3"}) {
+    SCOPED_TRACE(rails);
+    failing = nullptr;
+    Pair pair(
+        plugin::make_failover({tcp_that_fails(), plugin::find_transport("tcp").value()}).value());
+    for (Pair::End& end : pair.end) {
+      end.settings = {
+          {"WEIR_TCP_LAZY", "1"}, {"WEIR_TCP_CONNECTIONS", rails}, {"WEIR_FAILOVER_MS", "20000"}};
+    }
+    ASSERT_NO_FATAL_FAILURE(pair.join());
+    std::atomic<bool> over = false;
+    std::thread other([&] {
+      while (!over) (void)pair.f.progress(pair.end[1].instance);
+    });
+    const uint64_t sent[2] = {7, 8};
+    weir_transport_op_t out[2] = {};
+    for (int i = 0; i < 2; ++i) {
+      weir_result_t result = pair.send(0, &sent[i], sizeof sent[i], &out[i]);
+      const uint64_t end_ns = plugins::monotonic_ns() + 20'000'000'000;
+      while (result == WEIR_IN_PROGRESS && plugins::monotonic_ns() < end_ns) {
+        (void)pair.f.progress(pair.end[0].instance);
+        result = pair.f.test(pair.end[0].instance, &out[i]);
+      }
+      EXPECT_EQ(result, WEIR_OK) << pair.end[0].error;
+    }
+    pair.f.close(pair.end[0].instance);
+    pair.end[0].instance = nullptr;
+    over = true;
+    other.join();
+    for (const uint64_t value : sent) {
+      uint64_t got = 0;
+      weir_transport_op_t in{};
+      weir_result_t result = pair.recv(1, &got, sizeof got, &in);
+      const uint64_t end_ns = plugins::monotonic_ns() + 20'000'000'000;
+      while (result == WEIR_IN_PROGRESS && plugins::monotonic_ns() < end_ns) {
+        (void)pair.f.progress(pair.end[1].instance);
+        result = pair.f.test(pair.end[1].instance, &in);
+      }
+      EXPECT_EQ(result, WEIR_OK) << pair.end[1].error;
+      EXPECT_EQ(got, value);
+    }
+  }
 }
 
 TEST(Failover, ABoundThatIsNoNumberIsRefused) {

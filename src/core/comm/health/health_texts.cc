@@ -154,12 +154,18 @@ std::string HealthTexts::silence_of(const std::vector<Rank>& ranks) const {
 
 std::string HealthTexts::describe_lost(const std::vector<Rank>& lost) const {
   std::vector<Rank> dead;
+  std::vector<Rank> unreached;
   std::vector<Rank> gone;
-  for (const Rank p : lost) (reports_.is_gone(p) ? gone : dead).push_back(p);
-  std::string text = dead.empty() ? "" : describe_ranks(dead) + " died";
-  if (!gone.empty()) {
-    text += fmt::format("{}{} destroyed the communicator", text.empty() ? "" : " and ",
-                        describe_ranks(gone));
+  for (const Rank p : lost) {
+    (reports_.is_gone(p) ? gone : reports_.has_died(p) ? dead : unreached).push_back(p);
+  }
+  std::vector<std::string> parts;
+  if (!dead.empty()) parts.push_back(describe_ranks(dead) + " died");
+  if (!unreached.empty()) parts.push_back(describe_ranks(unreached) + " could not be reached");
+  if (!gone.empty()) parts.push_back(describe_ranks(gone) + " destroyed the communicator");
+  std::string text;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    text += (i == 0 ? "" : i + 1 == parts.size() ? " and " : ", ") + parts[i];
   }
   return text;
 }

@@ -29,7 +29,7 @@ class HealthTexts {
   Status timeout(const Request& request, int64_t timeout_ms,
                  const std::vector<Rank>& culprits) const;
   Status lost(const Request& request, const std::vector<Rank>& lost) const;
-  // "rank 3 died and rank 0 destroyed the communicator"
+  // "rank 3 died, rank 5 could not be reached and rank 0 destroyed the communicator"
   std::string describe_lost(const std::vector<Rank>& lost) const;
 
  private:

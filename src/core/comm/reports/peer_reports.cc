@@ -57,8 +57,8 @@ void PeerReports::look(uint64_t now_ns) {
   const bool reports_death = (context.transport->caps.bits & WEIR_CAP_PEER_FAILURE) != 0;
   for (Rank p = 0; p < context.rank_count; ++p) {
     if (p == context.rank) continue;
-    const bool died = network_ != nullptr && network_->life(p) == control::Life::kLost;
-    if (died || (reports_death &&
+    const bool lost = network_ != nullptr && network_->life(p) == control::Life::kLost;
+    if (lost || (reports_death &&
                  context.transport->peer_alive(context.instance, p) == WEIR_ERROR_PEER_LOST)) {
       ended_.push_back(p);
     }
@@ -78,6 +78,11 @@ void PeerReports::look_at_board(uint64_t now_ns, uint64_t age_ns) {
 
 bool PeerReports::has_ended(Rank peer) const {
   return std::find(ended_.begin(), ended_.end(), peer) != ended_.end();
+}
+
+bool PeerReports::has_died(Rank peer) const {
+  if (network_ == nullptr) return has_ended(peer);
+  return network_->life(peer) == control::Life::kLost && !network_->is_cut_off(peer);
 }
 
 bool PeerReports::is_gone(Rank peer) const {

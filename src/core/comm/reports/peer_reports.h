@@ -32,15 +32,19 @@ class PeerReports {
   bool are_told() const { return are_mapped() || on_board(); }
 
   // ---- What peers tell.
-  // Finds out which peers' processes have ended, and reads what peers tell.
+  // Finds out which peers have died or cannot be reached, and reads what peers tell.
   void look(uint64_t now_ns);
   uint64_t looked_ns() const { return looked_ns_; }
   // Only reads the board, where the latest look at it is older than `age_ns`.
   void look_at_board(uint64_t now_ns, uint64_t age_ns);
 
-  // Peers whose processes had ended by the last look; ascending.
+  // Peers that had died by the last look, or that the transport could not reach any more;
+  // ascending.
   const std::vector<Rank>& ended() const { return ended_; }
   bool has_ended(Rank peer) const;
+  // Whether a peer that has ended is known to be dead: the control network says so, or there is
+  // none and the transport does.
+  bool has_died(Rank peer) const;
   // The peer has destroyed the communicator.
   bool is_gone(Rank peer) const;
   // The failure that a peer reports; ok when it reports none. Adds the ranks that it blames.

@@ -12,6 +12,7 @@
 
 #include "core/base/clock.h"
 #include "core/comm/requests/request_text.h"
+#include "support/control_networks.h"
 #include "unit/comm/parts_support.h"
 
 namespace weir::comm {
@@ -94,6 +95,39 @@ TEST_F(HealthTest, APeerThatLeftWithoutDoingItsPartIsLostOnceTwoLooksHaveSeenIt)
   EXPECT_EQ(failure().code(), Code::kPeerLost);
   EXPECT_NE(failure().text().find("rank 1 destroyed the communicator"), std::string::npos)
       << failure().text();
+}
+
+// A transport that reaches no peer, where the control network says that they live.
+TEST(Health, APeerThatCannotBeReachedIsNotCalledDead) {
+  weir_transport_config_t config{};
+  config.rank_count = 4;
+  config.comm_id = 5;
+  const unsigned char secret[32] = {1};
+  config.secret = secret;
+  config.secret_bytes = sizeof secret;
+  for (const bool has_network : {true, false}) {
+    testing_support::ControlRank control(config, false);
+    ASSERT_TRUE(control.problem.ok()) << control.problem.text();
+    CommState state;
+    const MappedRanks ranks(4, &state);
+    weir_transport_functions_t transport = *state.context.transport;
+    transport.caps.bits |= WEIR_CAP_PEER_FAILURE;
+    transport.peer_alive = [](weir_transport_t*, uint32_t peer) {
+      return peer == 1 || peer == 3 ? WEIR_ERROR_PEER_LOST : WEIR_OK;
+    };
+    state.context.transport = &transport;
+    PeerReports reports(state);
+    reports.open(has_network ? control.network.get() : nullptr);
+    state.context.control(2).health.gone.store(1);
+    reports.look(now_ns());
+    EXPECT_EQ(reports.ended(), (std::vector<Rank>{1, 3}));
+    const FakeOperations operations;
+    const WaitTime wait_time;
+    const HealthTexts texts(state, reports, operations, wait_time);
+    EXPECT_EQ(texts.describe_lost({1, 2, 3}),
+              has_network ? "ranks 1, 3 could not be reached and rank 2 destroyed the communicator"
+                          : "ranks 1, 3 died and rank 2 destroyed the communicator");
+  }
 }
 
 TEST_F(HealthTest, APeerThatLeftAfterItsPartIsNoLoss) {
