@@ -200,9 +200,18 @@ void Instance::take(const weir_control_connection_t& connection, weir_result_t r
   // Where one leads nowhere others may.
   if (result == WEIR_ERROR_SYSTEM) {
     peer->bundle->give_up(result, 0);
+  } else if (is_only_slow(*peer, result)) {
+    return;
   } else if (subject.rail == 0) {
     peer->bundle->give_up(WEIR_ERROR_PEER_LOST, 0);
   }
+}
+
+// Within a host a path cannot be gone. Where hundreds of connections are made on a busy machine, each
+// may take longer than any fixed time; the operation that waits has its own deadline.
+bool Instance::is_only_slow(const Peer& peer, weir_result_t result) const {
+  return result == WEIR_ERROR_TIMEOUT && life(peer.rank) == WEIR_LIFE_HERE &&
+         control->shares_host(control->context, peer.rank) != 0;
 }
 
 void Instance::take_lane(Peer* peer, uint32_t lane, Stream stream,
@@ -212,6 +221,7 @@ void Instance::take_lane(Peer* peer, uint32_t lane, Stream stream,
     if (channel.is_connected()) return;
     peer->asked[lane] = false;
     peer->problem = connection.reason;
+    if (is_only_slow(*peer, result)) return connect_lane(peer, lane);
     return channel.give_up(result == WEIR_ERROR_SYSTEM ? result : WEIR_ERROR_PEER_LOST);
   }
   if (channel.is_connected() || channel.send_failure().result != WEIR_OK) return stream.close();

@@ -92,6 +92,8 @@ struct Instance final : Rejoin::Connector {
                uint64_t deadline_ns) override;
   weir_result_t make(uint32_t peer);
   void take_arrived(uint64_t now_ns);
+  // A connection that has failed is to be tried again.
+  bool is_only_slow(const Peer& peer, weir_result_t result) const;
   void take(const weir_control_connection_t& connection, weir_result_t result, uint64_t now_ns);
   void take_lane(Peer* peer, uint32_t lane, Stream stream,
                  const weir_control_connection_t& connection, weir_result_t result);

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the end of rails is understood: a rank that leaves says so on connections that it has not
+// How the end of rails is understood, and a beginning that takes long: a rank that leaves says so on connections that it has not
 // used, too, and one whose rails have ended without a word is not called dead while it lives.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstdio>
+#include <deque>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -130,6 +133,78 @@ TEST_F(TcpGoodbye, APeerWhoseRailsHaveAllEndedCannotBeReachedAndIsNotDead) {
   while (pair_.f.peer_alive(pair_.end[1].instance, 0) != WEIR_OK) {
     ASSERT_LT(plugins::monotonic_ns(), end_ns) << error(1);
     usleep(1000);
+  }
+}
+
+// The control network of a rank, whose first connection of each kind is said to have timed out.
+struct SlowStart {
+  const weir_control_t* real = nullptr;
+  weir_control_t table{};
+  std::set<uint64_t> tried;
+  std::deque<uint64_t> failed;
+  uint32_t peer = 0;
+  bool shares_host = true;
+
+  explicit SlowStart(Instance* instance) : real(instance->control), table(*real) {
+    table.context = this;
+    // The other functions are not called meanwhile, except these.
+    table.life = [](void* c, uint32_t p) {
+      const weir_control_t& r = *static_cast<SlowStart*>(c)->real;
+      return r.life(r.context, p);
+    };
+    table.shares_host = [](void* c, uint32_t) {
+      return static_cast<SlowStart*>(c)->shares_host ? 1 : 0;
+    };
+    table.connect = [](void* c, uint32_t p, uint64_t subject, const weir_control_way_t* ways,
+                       size_t count, uint64_t deadline_ns) {
+      auto* const slow = static_cast<SlowStart*>(c);
+      if (slow->tried.insert(subject).second) {
+        slow->peer = p;
+        slow->failed.push_back(subject);
+      } else {
+        slow->real->connect(slow->real->context, p, subject, ways, count, deadline_ns);
+      }
+    };
+    table.connected = [](void* c, weir_control_connection_t* connection) {
+      auto* const slow = static_cast<SlowStart*>(c);
+      if (slow->failed.empty()) return slow->real->connected(slow->real->context, connection);
+      connection->peer = slow->peer;
+      connection->subject = slow->failed.front();
+      connection->fd = -1;
+      connection->session = nullptr;
+      (void)snprintf(connection->reason, sizeof connection->reason, "timed out: no answer");
+      slow->failed.pop_front();
+      return WEIR_ERROR_TIMEOUT;
+    };
+    instance->control = &table;
+  }
+};
+
+TEST_F(TcpGoodbye, AConnectionThatTakesLongIsTriedAgainWithinAHostAndGivenUpBetweenHosts) {
+  for (const char* rails : {"1", "3"}) {
+    for (const bool shares_host : {true, false}) {
+      SCOPED_TRACE(std::string(rails) + (shares_host ? " rails within a host" : " rails"));
+      ASSERT_NO_FATAL_FAILURE(join(rails));
+      // The higher rank is the one that connects rails.
+      SlowStart slow(from(pair_.end[1].instance));
+      slow.shares_host = shares_host;
+      uint64_t value = 7, got = 0;
+      weir_transport_op_t in{}, out{};
+      (void)pair_.recv(0, &got, sizeof got, &in);
+      const weir_result_t result = finish_alone(1, &out, pair_.send(1, &value, sizeof value, &out));
+      EXPECT_EQ(result, shares_host ? WEIR_OK : WEIR_ERROR_PEER_LOST) << error(1);
+      EXPECT_FALSE(slow.tried.empty());
+      if (!shares_host) {
+        EXPECT_NE(error(1).find("rank 0 cannot be reached: timed out: no answer"),
+                  std::string::npos)
+            << error(1);
+      }
+      for (Pair::End& end : pair_.end) {
+        pair_.f.close(end.instance);
+        end.instance = nullptr;
+      }
+      pair_.close();
+    }
   }
 }
 
