@@ -44,7 +44,7 @@ Instance::~Instance() {
   // A forked child has copies of the connections, which only its parent may end.
   const bool ends = owner == getpid();
   for (const int listener : listeners) close(listener);
-  // A peer may use connections of which this rank has taken no notice yet, and awaits their goodbye.
+  // A peer may use connections of which this rank has taken no notice yet.
   if (ends && joined) take_arrived(monotonic_ns());
   const uint64_t patience_ns = ends ? monotonic_ns() + kFarewellNs : 0;
   for (const std::unique_ptr<Peer>& peer : peers) {
@@ -207,8 +207,8 @@ void Instance::take(const weir_control_connection_t& connection, weir_result_t r
   }
 }
 
-// Within a host a path cannot be gone. Where hundreds of connections are made on a busy machine, each
-// may take longer than any fixed time; the operation that waits has its own deadline.
+// Within a host a path cannot be gone. Where hundreds of connections are made on a busy machine,
+// each may take longer than any fixed time; the operation that waits has its own deadline.
 bool Instance::is_only_slow(const Peer& peer, weir_result_t result) const {
   return result == WEIR_ERROR_TIMEOUT && life(peer.rank) == WEIR_LIFE_HERE &&
          control->shares_host(control->context, peer.rank) != 0;
