@@ -12,8 +12,9 @@
 // On each transport the last lane is for the frames of frame.h. They are written and read from time
 // to time (`tend`), and at once while a send waits for its receiver's confirmation. Frames of a
 // peer with which a rank has no messages are not read: that would make connections. So a rank that
-// needs an answer over another transport also tells the peer so over the control network, by a word of
-// two bytes: message::kOwnKind, and the level from which on frames are sent. One thread at a time.
+// needs an answer over another transport also tells the peer so over the control network, by a word
+// of two bytes: message::kOwnKind, and the level from which on frames are sent. One thread at a
+// time.
 #pragma once
 
 #include <sys/types.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the end of rails is understood, and a beginning that takes long: a rank that leaves says so on
-// connections that it has not used, too, and one whose rails have ended without a word is not called
-// dead while it lives.
+// How the end of rails is understood, and a beginning that takes long: a rank that leaves says so
+// on connections that it has not used, too, and one whose rails have ended without a word is not
+// called dead while it lives.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <unistd.h>
