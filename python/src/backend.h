@@ -40,7 +40,7 @@ class Backend : public c10d::Backend {
     // check, and reads options_->threads. Weir's is registered so in Gloo's place and by
     // torch.distributed.shrink_group. These lie where Gloo's do, and so does options_.
     std::vector<std::shared_ptr<void>> devices;
-    int threads = 1;
+    int threads = 2;  // as Gloo has it
     // Results do not depend on algorithm, chunk size or transport (WEIR_COMM_DETERMINISTIC).
     bool deterministic = false;
   };

@@ -102,7 +102,7 @@ def test_ddp_with_one_bucket_that_is_the_gradients(rank, size):
     schemes.train(net, schemes.optimizer_of(net), own_batches(rank, size))
     schemes.expect_close(net.parameters(), schemes.trained_alone(batches()), "bucket view")
     # In Gloo's place PyTorch reads a field of ProcessGroupGloo that Weir's backend must have too.
-    assert net._get_ddp_logging_data().get("gloo_num_threads", 1) == 1
+    assert net._get_ddp_logging_data().get("gloo_num_threads", 2) == 2
     schemes.expect_served(
         {"ALLREDUCE": STEPS * schemes.bytes_of(net), "BROADCAST": None, "ALLGATHER": None}
     )
