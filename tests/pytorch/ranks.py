@@ -133,6 +133,16 @@ def served() -> dict:
     return counts
 
 
+def refused(kind, text: str, call) -> None:
+    """`call` must raise an error of `kind` whose words hold `text`."""
+    try:
+        call()
+    except kind as error:
+        assert text in str(error), str(error)
+    else:
+        raise AssertionError(f"no error with {text!r}")
+
+
 def main(name: str) -> None:
     if name != "__main__":
         return

@@ -13,15 +13,6 @@ ROWS = 4
 RATE = 0.05
 
 
-def refused(kind, text, call):
-    try:
-        call()
-    except kind as error:
-        assert text in str(error), str(error)
-    else:
-        raise AssertionError(f"no error with {text!r}")
-
-
 def test_put_get_and_signals(rank, size):
     import weir
 
@@ -112,17 +103,17 @@ def test_wrong_calls(rank, size):
 
     window = weir.Window(torch.zeros(10), signals=1)
     one = torch.ones(1)
-    refused(ValueError, "rank 9", lambda: window.put(one, 9))
-    refused(ValueError, "do not lie", lambda: window.put(torch.ones(11), 0))
-    refused(ValueError, "offset", lambda: window.put(one, 0, -1))
-    refused(ValueError, "signal 1", lambda: window.signal(0, 1))
-    refused(ValueError, "float64", lambda: window.put(one.double(), 0))
-    refused(ValueError, "not contiguous", lambda: window.get(torch.zeros(4, 2).t(), 0))
-    refused(ValueError, "not contiguous", lambda: weir.Window(torch.zeros(4, 2).t()))
+    ranks.refused(ValueError, "rank 9", lambda: window.put(one, 9))
+    ranks.refused(ValueError, "do not lie", lambda: window.put(torch.ones(11), 0))
+    ranks.refused(ValueError, "offset", lambda: window.put(one, 0, -1))
+    ranks.refused(ValueError, "signal 1", lambda: window.signal(0, 1))
+    ranks.refused(ValueError, "float64", lambda: window.put(one.double(), 0))
+    ranks.refused(ValueError, "not contiguous", lambda: window.get(torch.zeros(4, 2).t(), 0))
+    ranks.refused(ValueError, "not contiguous", lambda: weir.Window(torch.zeros(4, 2).t()))
     window.put(one, rank)
     dist.barrier()
     window.retire()
-    refused(ValueError, "closed", lambda: window.put(one, 0))
+    ranks.refused(ValueError, "closed", lambda: window.put(one, 0))
     assert window.tensor[0] == 1
     ranks.served()
 

@@ -162,13 +162,19 @@ void emit_staged_results(const Problem& problem, Rank rank, Builder& b) {
   }
 }
 
-void two_phase_all_reduce_step(const Problem& problem, Rank rank, uint32_t /*step*/, Builder& b) {
+// The first phase: each rank folds one segment of all ranks' nodes into its staging.
+void fold_own_segment(const Problem& problem, Rank rank, Builder& b) {
   const Rank n = problem.rank_count;
-  if (n == 1) return emit_staged_tree(problem, 1, 0, b.output(0), b);
   stage_nodes(problem, n, rank, b);
   b.signal(kAllRanks, 0);
   b.wait(kAllRanks, 0, 1);
   emit_staged_tree(problem, n, rank, b.staging(rank), b);
+}
+
+void two_phase_all_reduce_step(const Problem& problem, Rank rank, uint32_t /*step*/, Builder& b) {
+  const Rank n = problem.rank_count;
+  if (n == 1) return emit_staged_tree(problem, 1, 0, b.output(0), b);
+  fold_own_segment(problem, rank, b);
   b.signal(kAllRanks, 1);
   b.wait(kAllRanks, 1, 1);
   emit_staged_results(problem, rank, b);
@@ -177,10 +183,7 @@ void two_phase_all_reduce_step(const Problem& problem, Rank rank, uint32_t /*ste
 void two_phase_reduce_step(const Problem& problem, Rank rank, uint32_t /*step*/, Builder& b) {
   const Rank n = problem.rank_count;
   if (n == 1) return emit_staged_tree(problem, 1, 0, b.output(0), b);
-  stage_nodes(problem, n, rank, b);
-  b.signal(kAllRanks, 0);
-  b.wait(kAllRanks, 0, 1);
-  emit_staged_tree(problem, n, rank, b.staging(rank), b);
+  fold_own_segment(problem, rank, b);
   if (rank != problem.root) return b.signal(problem.root, 1);
   b.wait(kAllRanks, 1, 1);
   emit_staged_results(problem, rank, b);
