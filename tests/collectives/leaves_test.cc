@@ -191,7 +191,7 @@ Bytes nodes_of(const Prepared& it, int n, int rank, bool one_by_one) {
   fold.nodes = nodes.data();
   std::vector<const void*> leaves;
   for (int i = 0; i < share.leaf_count; ++i) {
-    const Bytes& leaf = it.leaves[static_cast<size_t>(share.first_leaf + i)];
+    const Bytes& leaf = it.leaves[static_cast<size_t>(share.first_leaf) + static_cast<size_t>(i)];
     leaves.push_back(leaf.empty() ? nullptr : leaf.data());
   }
   const int step = one_by_one ? 1 : std::max(1, share.leaf_count);

@@ -48,8 +48,8 @@ inline Node reference_node(DataType type, Fold fold, const std::vector<Node>& le
   if (node.first >= leaves.size()) return std::nullopt;
   if (node.level == 0) return leaves[node.first];
   const LeafNode left_child{node.first, node.level - 1};
-  const Node left = reference_node(type, fold, leaves, count, left_child);
-  const Node right = reference_node(type, fold, leaves, count, {left_child.end(), node.level - 1});
+  Node left = reference_node(type, fold, leaves, count, left_child);
+  Node right = reference_node(type, fold, leaves, count, {left_child.end(), node.level - 1});
   if (!left) return right;
   if (!right) return left;
   return folded(partial_type(type), fold, {left->data(), right->data()}, count, 1);
