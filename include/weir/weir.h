@@ -69,6 +69,7 @@ extern "C" {
 typedef struct weir_comm* weir_comm_t;
 typedef struct weir_request* weir_request_t;
 typedef struct weir_window* weir_window_t;
+typedef struct weir_arena* weir_arena_t;
 
 /* Grouped by the largest thing that an error destroys: nothing, the operation, the communicator. */
 typedef enum weir_result WEIR_INT_ENUM {
@@ -279,6 +280,84 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_mem_free(weir_comm_t comm, void* mem
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_register(weir_comm_t comm, void* memory, size_t bytes,
                                                      weir_window_t* window);
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_deregister(weir_comm_t comm, weir_window_t window);
+
+/*
+ * An arena is memory of each rank that every rank's transport reaches directly, made once by all
+ * ranks. From then on each rank takes buffers from it and gives them back by itself, in any order
+ * and of any size. A collective of `comm` moves data once wherever a buffer lies in an arena, at
+ * whatever offset on each rank: each rank tells with the first signal of the call where its buffers
+ * lie. A buffer of a rank that lies elsewhere, or not as a whole in one arena, passes through slots
+ * as before, in the same call. Small calls, all_reduce and reduce always do (docs/transports.md).
+ * Other communicators, also those split from `comm` or shrunk, treat the buffers as ordinary
+ * memory.
+ *
+ * Threads. weir_arena_alloc, weir_arena_free and weir_arena_info may be called from any thread,
+ * also inside a callback; they take O(log n) for n buffers and wait for no rank. weir_arena_destroy
+ * is the last call, as weir_comm_destroy is.
+ *
+ * When a buffer may be freed. Once each operation that uses it is complete, as for any memory: no
+ * rank reads it any more, and no rank ever writes the arena memory of another in a collective. It
+ * may be handed out again at once. Its content then is what was there last; memory that was never
+ * used is zero.
+ *
+ * Pages. `bytes` is address space on each rank: memory is taken when pages are touched (up to
+ * 64 MiB a rank with huge pages, see WEIR_HUGE_PAGES, at once), and returned to the system when all
+ * ranks of the host have destroyed the arena or ended. Nothing of it has a name in a file system.
+ *
+ * The communicator may be destroyed, shrunk or aborted first: the arena is then ordinary memory, in
+ * which the buffers stay as they are; alloc, free and destroy work as before.
+ *
+ * Fork. In a child the functions return WEIR_ERROR_INVALID_USAGE, except weir_arena_destroy, which
+ * unmaps the child's copy. Until then the buffers are shared with the parent: the child may read
+ * them, and must not write.
+ *
+ * Errors. Texts are those of weir_last_error(NULL), from weir_arena_create also of `comm`.
+ */
+
+/* Collective. `bytes` on each rank, at least 64, the same on every rank; this is checked where
+ * ranks share memory. Where no transport reaches another rank's memory, the arena is ordinary
+ * memory, and operations copy as before. At most 1024 arenas per communicator, destroyed ones
+ * included. */
+WEIR_API WEIR_MUST_CHECK weir_result_t weir_arena_create(weir_comm_t comm, size_t bytes,
+                                                         weir_arena_t* arena);
+
+/* Local. *memory has `bytes` > 0 bytes, aligned to 64. WEIR_ERROR_NO_MEMORY when no free piece is
+ * that long (*memory is NULL then): the text says how many bytes were asked for, how many are in
+ * use, and how long the largest free piece is. The communicator is as before. */
+WEIR_API WEIR_MUST_CHECK weir_result_t weir_arena_alloc(weir_arena_t arena, size_t bytes,
+                                                        void** memory);
+
+/* Local, with what weir_arena_alloc returned; NULL is accepted. WEIR_ERROR_INVALID_ARGUMENT: the
+ * memory is not of this arena, is no buffer's beginning, or was freed already; nothing has changed
+ * then. One-sided windows in the buffer must have ended. */
+WEIR_API WEIR_MUST_CHECK weir_result_t weir_arena_free(weir_arena_t arena, void* memory);
+
+typedef struct weir_arena_usage {
+  size_t struct_bytes;
+  size_t bytes;              /* of this rank's memory */
+  size_t used_bytes;         /* in buffers, each rounded up to 64 */
+  size_t largest_free_bytes; /* the longest buffer that can be had now */
+  size_t buffer_count;
+  int is_shared; /* 1: other ranks reach the memory; 0: it is ordinary memory */
+  /* What this rank has read and written in collectives of the arena's communicator in which the
+   * ranks told where their buffers lie, since the arena was made: 2 bytes for a byte that is
+   * copied, n + 1 for one that is folded from n. To find out whether a program's buffers are
+   * used. */
+  uint64_t touched_bytes;
+} weir_arena_usage_t;
+
+#define WEIR_ARENA_USAGE_INIT \
+  { sizeof(weir_arena_usage_t), 0, 0, 0, 0, 0, 0 }
+
+/* Local. `usage` begins as WEIR_ARENA_USAGE_INIT. */
+WEIR_API WEIR_MUST_CHECK weir_result_t weir_arena_info(weir_arena_t arena,
+                                                       weir_arena_usage_t* usage);
+
+/* Ends the arena on this rank; waits for no other. Each rank calls it at a time of its own, once no
+ * rank passes a buffer of the arena to a collective any more: a rank that meets one there after
+ * this call returns WEIR_ERROR_MISMATCH. WEIR_ERROR_INVALID_USAGE, and the arena is as before: some
+ * of its buffers are in use, or a one-sided window of this rank lies in it. NULL is accepted. */
+WEIR_API WEIR_MUST_CHECK weir_result_t weir_arena_destroy(weir_arena_t arena);
 
 /* ---- Memory of devices ---------------------------------------------------------------------- */
 /*

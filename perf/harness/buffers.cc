@@ -47,8 +47,9 @@ SlotPlan plan_slots(size_t send_bytes, size_t recv_bytes, const SlotLimits& limi
 }
 
 Buffers::~Buffers() {
-  // Symmetric memory and windows still belong to the communicator if release() was not called.
-  if (registration_ != Registration::kSymmetric) {
+  // Symmetric memory, arenas and windows still belong to the communicator if release() was not
+  // called.
+  if (registration_ != Registration::kSymmetric && registration_ != Registration::kArena) {
     std::free(send_);
     std::free(recv_);
   }
@@ -70,6 +71,11 @@ std::string Buffers::allocate(weir_comm_t comm, size_t send_bytes, size_t recv_b
     std::memset(recv_, kPoisonByte, recv_bytes);
     return {};
   }
+  if (registration == Registration::kArena) return allocate_in_arena(send_bytes, recv_bytes);
+  if (registration == Registration::kBesideArena) {
+    const weir_result_t result = weir_arena_create(comm, kPageBytes, &arena_);
+    if (result != WEIR_OK) return error_text("weir_arena_create", result, comm);
+  }
   send_ = allocate_pages(send_bytes);
   recv_ = allocate_pages(recv_bytes);
   if (send_ == nullptr || recv_ == nullptr) {
@@ -83,6 +89,44 @@ std::string Buffers::allocate(weir_comm_t comm, size_t send_bytes, size_t recv_b
     if (result != WEIR_OK) return error_text("weir_register", result, comm);
   }
   return {};
+}
+
+std::string Buffers::allocate_in_arena(size_t send_bytes, size_t recv_bytes) {
+  int rank = 0;
+  weir_result_t result = weir_comm_rank(comm_, &rank);
+  if (result != WEIR_OK) return error_text("weir_comm_rank", result, comm_);
+  const size_t pad_bytes = static_cast<size_t>(rank + 1) * kPageBytes;
+  int rank_count = 0;
+  result = weir_comm_size(comm_, &rank_count);
+  if (result != WEIR_OK) return error_text("weir_comm_size", result, comm_);
+  result = weir_arena_create(comm_,
+                             round_up(send_bytes, kLineBytes) + round_up(recv_bytes, kLineBytes) +
+                                 static_cast<size_t>(rank_count) * kPageBytes,
+                             &arena_);
+  if (result != WEIR_OK) return error_text("weir_arena_create", result, comm_);
+  void* memory[3] = {};
+  const size_t bytes[3] = {pad_bytes, send_bytes, recv_bytes};
+  for (int i = 0; i < 3; ++i) {
+    result = weir_arena_alloc(arena_, bytes[i], &memory[i]);
+    if (result != WEIR_OK) return error_text("weir_arena_alloc", result, nullptr);
+  }
+  pad_ = memory[0];
+  send_ = static_cast<uint8_t*>(memory[1]);
+  recv_ = static_cast<uint8_t*>(memory[2]);
+  std::memset(send_, kPoisonByte, send_bytes);
+  std::memset(recv_, kPoisonByte, recv_bytes);
+  return {};
+}
+
+std::string Buffers::release_arena() {
+  for (void* memory : {static_cast<void*>(send_), static_cast<void*>(recv_), pad_}) {
+    if (registration_ != Registration::kArena) break;
+    const weir_result_t result = weir_arena_free(arena_, memory);
+    if (result != WEIR_OK) return error_text("weir_arena_free", result, nullptr);
+  }
+  if (registration_ == Registration::kArena) send_ = recv_ = nullptr;
+  const weir_result_t result = weir_arena_destroy(arena_);
+  return result == WEIR_OK ? std::string() : error_text("weir_arena_destroy", result, nullptr);
 }
 
 std::string Buffers::release() {
@@ -104,6 +148,9 @@ std::string Buffers::release() {
       send_ = nullptr;
       recv_ = nullptr;
       break;
+    case Registration::kArena:
+    case Registration::kBesideArena:
+      return release_arena();
   }
   return {};
 }

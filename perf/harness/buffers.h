@@ -47,7 +47,7 @@ class Buffers {
   Buffers(const Buffers&) = delete;
   Buffers& operator=(const Buffers&) = delete;
 
-  // Collective when registered or symmetric. The caller's thread touches the pages. Returns an
+  // Collective unless ordinary. The caller's thread touches the pages. Returns an
   // empty text, or the error.
   std::string allocate(weir_comm_t comm, size_t send_bytes, size_t recv_bytes,
                        Registration registration);
@@ -58,12 +58,17 @@ class Buffers {
   uint8_t* recv() const { return recv_; }
 
  private:
+  std::string allocate_in_arena(size_t send_bytes, size_t recv_bytes);
+  std::string release_arena();
+
   weir_comm_t comm_ = nullptr;
   Registration registration_ = Registration::kNone;
   uint8_t* send_ = nullptr;
   uint8_t* recv_ = nullptr;
   weir_window_t send_window_ = nullptr;
   weir_window_t recv_window_ = nullptr;
+  weir_arena_t arena_ = nullptr;
+  void* pad_ = nullptr;  // before the buffers in the arena
 };
 
 // "weir_register: WEIR_ERROR_TIMEOUT: rank 2 …".

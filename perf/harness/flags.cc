@@ -180,9 +180,10 @@ constexpr Flag kFlags[] = {
     {"--cache-bytes", "<bytes>", Heading::kBuffers,
      "Last-level cache to exceed [as the machine says]",
      [](const Text& t, Options& o) { return read_bytes(t, &o.cache_bytes); }},
-    {"-R,--local_register", "<0/1/2>", Heading::kBuffers,
-     "1: weir_register the buffers; 2: weir_mem_alloc them (zero copy) [0]",
-     [](const Text& t, Options& o) { return read_number(t, 0, 2, &o.registration); }},
+    {"-R,--local_register", "<0..4>", Heading::kBuffers,
+     "1: weir_register the buffers; 2: weir_mem_alloc, or 3: weir_arena_alloc them (zero copy); "
+     "4: ordinary memory beside an arena [0]",
+     [](const Text& t, Options& o) { return read_number(t, 0, 4, &o.registration); }},
     {"-u,--unalign", "<elements>", Heading::kBuffers,
      "Buffers start this many elements past alignment [0]",
      [](const Text& t, Options& o) { return read_number(t, 0, 1 << 20, &o.unaligned_elements); }},

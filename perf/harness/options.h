@@ -15,7 +15,13 @@
 namespace weir::perf {
 
 enum class Pin : uint8_t { kAuto, kOn, kOff };
-enum class Registration : uint8_t { kNone = 0, kRegister = 1, kSymmetric = 2 };
+enum class Registration : uint8_t {
+  kNone = 0,
+  kRegister = 1,
+  kSymmetric = 2,
+  kArena = 3,        // at another offset on each rank
+  kBesideArena = 4,  // ordinary, on a communicator that has an arena
+};
 enum class Average : uint8_t { kRankZero = 0, kMean = 1, kMin = 2, kMax = 3 };
 // -z. kRequests: up to eight operations in flight. All others call and wait; kBarrier also waits
 // for the other ranks, kBarrierOutside does so between iterations and does not time it.

@@ -153,6 +153,10 @@ const char* registration_name(Registration registration) {
       return "registered";
     case Registration::kSymmetric:
       return "symmetric";
+    case Registration::kArena:
+      return "arena";
+    case Registration::kBesideArena:
+      return "ordinary, beside an arena";
   }
   return "?";
 }

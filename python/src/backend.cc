@@ -66,6 +66,7 @@ c10::intrusive_ptr<Backend::Options> options_like(
     const Backend::Options& own, const c10::intrusive_ptr<c10d::Backend::Options>& given) {
   auto options = c10::make_intrusive<Backend::Options>(given ? given->timeout : own.timeout);
   options->deterministic = own.deterministic;
+  options->arena_bytes = own.arena_bytes;
   if (given) {
     options->group_name = given->group_name;
     options->group_desc = given->group_desc;
@@ -178,6 +179,40 @@ std::vector<int> Backend::lost_ranks() {
 void Backend::check_rank(int64_t rank, const char* what) const {
   TORCH_CHECK_VALUE(rank >= 0 && rank < getSize(), what, ": rank ", rank, " is not in a group of ",
                     getSize());
+}
+
+// ---- Memory -----------------------------------------------------------------------------------
+
+std::shared_ptr<Arena> Backend::arena() {
+  const std::lock_guard lock(arena_mutex_);
+  if (arena_ == nullptr) {
+    TORCH_CHECK(supportsTensorAlloc(-1), "allocate_tensor: ",
+                getSize() == 1 ? "a group of one rank has" : "arena_bytes is 0, so the group has",
+                " no memory of its own; ask supports_tensor_alloc first");
+    arena_ = Arena::create(comm(), options_->arena_bytes);
+  }
+  return arena_;
+}
+
+at::Tensor Backend::allocateTensor(long size, at::TensorOptions options) {
+  TORCH_CHECK_VALUE(size >= 0, "allocate_tensor: ", size, " elements");
+  TORCH_CHECK_VALUE(options.device().is_cpu(), "allocate_tensor: Weir has memory of the CPU, not ",
+                    "of ", options.device());
+  const std::shared_ptr<Arena> used = arena();
+  if (used->is_shared()) {
+    if (auto tensor = used->tensor(size, options)) return *std::move(tensor);
+    TORCH_WARN_ONCE("allocate_tensor: ", weir_last_error(nullptr),
+                    "; this tensor and others are ordinary memory. See weir.Options.arena_bytes");
+  }
+  return at::empty({size}, options);
+}
+
+std::shared_ptr<c10::Allocator> Backend::getMemAllocator() { return allocator_of(arena()); }
+
+std::optional<weir_arena_usage_t> Backend::arena_usage() {
+  const std::lock_guard lock(arena_mutex_);
+  if (arena_ == nullptr) return std::nullopt;
+  return arena_->usage();
 }
 
 // ---- Launch -----------------------------------------------------------------------------------

@@ -12,12 +12,14 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <utility>
 #include <vector>
 
+#include "arena.h"
 #include "communicator.h"
 #include "operation.h"
 
@@ -43,6 +45,9 @@ class Backend : public c10d::Backend {
     int threads = 2;  // as Gloo has it
     // Results do not depend on algorithm, chunk size or transport (WEIR_COMM_DETERMINISTIC).
     bool deterministic = false;
+    // Of address space that the first allocateTensor of a group reserves on each rank, the same on
+    // all ranks of a host; 0: allocateTensor is not offered.
+    size_t arena_bytes = default_arena_bytes();
   };
 
   // Collective over `size` callers with the same `store`. `name` stands in titles of profiles
@@ -130,6 +135,20 @@ class Backend : public c10d::Backend {
   void waitForPendingWorks() override;
   void enableCollectivesTiming() override { is_timed_ = true; }
 
+  // ---- Memory ----
+  // Tensors that the other ranks of the host read where they lie. The first call of a group, of
+  // either function, is collective over the group, in order with its collectives; from then on each
+  // rank calls them by itself. Where ranks share no memory, or the arena is used up, allocateTensor
+  // returns ordinary memory.
+  bool supportsTensorAlloc(c10::DeviceIndex /*device*/) override {
+    return getSize() > 1 && options_->arena_bytes != 0;
+  }
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override;
+  std::shared_ptr<c10::Allocator> getMemAllocator() override;
+  // Of this group's arena; std::nullopt: it has none.
+  std::optional<weir_arena_usage_t> arena_usage();
+
+  // ---- Several operations as one ----
   void startCoalescing() override;
   WorkPointer endCoalescing() override;
 
@@ -157,6 +176,7 @@ class Backend : public c10d::Backend {
   void gather_to_fold(Launch& launch, const at::Tensor& input,
                       std::function<void(const at::Tensor& rows)> use);
   WorkPointer receive(c10d::OpType type, Tensors& tensors, int source, int tag);
+  std::shared_ptr<Arena> arena();
   weir_comm_t comm() const { return comm_->handle(); }
   void check_rank(int64_t rank, const char* what) const;
 
@@ -177,6 +197,9 @@ class Backend : public c10d::Backend {
   };
   std::shared_ptr<Observed> observed_;  // nullptr: no hook
   std::atomic<bool> is_timed_{false};
+
+  std::mutex arena_mutex_;
+  std::shared_ptr<Arena> arena_;  // nullptr: not asked for yet
 
   std::mutex coalescing_mutex_;
   std::atomic<bool> is_coalescing_{false};

@@ -2,9 +2,11 @@
 // The Python module weir._C.
 #include <c10/util/Exception.h>
 #include <pybind11/chrono.h>
+#include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -24,11 +26,13 @@ using Milliseconds = std::chrono::milliseconds;
 c10::intrusive_ptr<Backend> create_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                            int size, Milliseconds timeout, const std::string& name,
                                            const std::string& group_name,
-                                           const std::string& description, bool deterministic) {
+                                           const std::string& description, bool deterministic,
+                                           std::optional<size_t> arena_bytes) {
   auto options = c10::make_intrusive<Backend::Options>(timeout);
   options->group_name = group_name;
   options->group_desc = description;
   options->deterministic = deterministic;
+  if (arena_bytes) options->arena_bytes = *arena_bytes;
   return c10::make_intrusive<Backend>(store, rank, size, std::move(options), name);
 }
 
@@ -41,6 +45,13 @@ void all_reduce(const at::Tensor& tensor, c10d::ReduceOp::RedOpType op,
                     ", not Weir: init_process_group(\"weir\"), or start the program with python -m "
                     "weir.run");
   backend->all_reduce_now(tensor, op);
+}
+
+py::object arena_usage(Backend& backend) {
+  const auto usage = backend.arena_usage();
+  if (!usage) return py::none();
+  return py::make_tuple(usage->bytes, usage->used_bytes, usage->buffer_count, usage->is_shared != 0,
+                        usage->touched_bytes);
 }
 
 py::dict counts() {
@@ -99,18 +110,20 @@ PYBIND11_MODULE(_C, module) {
       .def(py::init(&create_backend), py::arg("store"), py::arg("rank"), py::arg("size"),
            py::arg("timeout"), py::arg("name"), py::arg("group_name") = "",
            py::arg("description") = "", py::arg("deterministic") = false,
-           py::call_guard<py::gil_scoped_release>())
+           py::arg("arena_bytes") = py::none(), py::call_guard<py::gil_scoped_release>())
       // As ProcessGroupGloo's; PyTorch writes the group's name and ranks there.
       .def_property_readonly("options", &Backend::own_options)
       .def("_set_default_timeout", &Backend::setTimeout, py::arg("timeout"))
-      .def("lost_ranks", &Backend::lost_ranks, py::call_guard<py::gil_scoped_release>());
+      .def("lost_ranks", &Backend::lost_ranks, py::call_guard<py::gil_scoped_release>())
+      .def("arena_usage", &arena_usage);
 
   py::class_<Backend::Options, c10d::Backend::Options, c10::intrusive_ptr<Backend::Options>>(
       backend, "Options")
       .def(py::init(
                [](Milliseconds timeout) { return c10::make_intrusive<Backend::Options>(timeout); }),
            py::arg("timeout") = kBackendDefaultTimeout)
-      .def_readwrite("deterministic", &Backend::Options::deterministic);
+      .def_readwrite("deterministic", &Backend::Options::deterministic)
+      .def_readwrite("arena_bytes", &Backend::Options::arena_bytes);
 
   module.def("all_reduce", &all_reduce, py::arg("tensor"), py::arg("op"), py::arg("group"),
              py::call_guard<py::gil_scoped_release>());

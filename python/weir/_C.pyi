@@ -11,6 +11,7 @@ class Backend(C10dBackend):
     class Options(C10dBackend.Options):
         def __init__(self, timeout: timedelta = ...) -> None: ...
         deterministic: bool
+        arena_bytes: int
 
     def __init__(
         self,
@@ -22,10 +23,12 @@ class Backend(C10dBackend):
         group_name: str = "",
         description: str = "",
         deterministic: bool = False,
+        arena_bytes: int | None = None,
     ) -> None: ...
     @property
     def options(self) -> Backend.Options: ...
     def lost_ranks(self) -> list[int]: ...
+    def arena_usage(self) -> tuple[int, int, int, bool, int] | None: ...
 
 class Window:
     def __init__(

@@ -28,13 +28,17 @@ from ._window import Window
 
 Options = _C.Backend.Options
 """Options of ``init_process_group("weir", pg_options=...)``: ``deterministic``, so that results do
-not depend on algorithm, chunk size or transport."""
+not depend on algorithm, chunk size or transport; ``arena_bytes``, how much address space the first
+``allocate_tensor`` of the group reserves on each rank (as much as the host has memory; 0: the group
+allocates no tensors), the same on all ranks of a host."""
 
 __all__ = [
+    "ArenaUsage",
     "OperationCount",
     "Options",
     "Window",
     "all_reduce",
+    "arena_usage",
     "create_backend",
     "lost_ranks",
     "operation_counts",
@@ -80,6 +84,29 @@ def _backend_of(group: dist.ProcessGroup | None) -> _C.Backend:
             'init_process_group("weir"), or start the program with python -m weir.run'
         )
     return backend
+
+
+class ArenaUsage(NamedTuple):
+    """Of the memory from which a group allocates tensors, on this rank; in bytes."""
+
+    bytes: int  #: of address space
+    used_bytes: int  #: in tensors, each rounded up to 64
+    tensor_count: int
+    is_shared: bool  #: whether other ranks reach it
+    touched_bytes: int
+    """What this rank has read and written in collectives in which the ranks told where their
+    tensors lie: 2 for a byte that is copied, n + 1 for one that is reduced from n."""
+
+
+def arena_usage(group: dist.ProcessGroup | None = None) -> ArenaUsage | None:
+    """How much of ``group``'s memory for tensors is in use; None before the first allocation.
+
+    Tensors that ``group`` allocates (``backend.allocate_tensor(count, dtype=..., device="cpu")``,
+    FSDP2's ``set_allocate_memory_from_process_group_for_comm(True)``) are read by the other ranks
+    of the host where they lie.
+    """
+    usage = _backend_of(group).arena_usage()
+    return None if usage is None else ArenaUsage(*usage)
 
 
 def all_reduce(

@@ -25,10 +25,12 @@ def create_backend(
     group_name: str = "",
     description: str = "",
     deterministic: bool = False,
+    arena_bytes: int | None = None,
 ) -> _C.Backend:
     """A backend of ``size`` ranks that meet in ``store``; collective over them.
 
     ``name`` stands in profiles; ``group_name`` and ``description`` in Weir's errors and records.
+    ``deterministic`` and ``arena_bytes``: see ``weir.Options``.
     """
     return _C.Backend(
         store,
@@ -39,17 +41,21 @@ def create_backend(
         group_name=group_name,
         description=description,
         deterministic=deterministic,
+        arena_bytes=arena_bytes,
     )
 
 
 def _create(options, backend_options):
-    deterministic = False
+    chosen = {}
     if backend_options is not None:
         if not isinstance(backend_options, _C.Backend.Options):
             raise TypeError(
                 f"pg_options of the backend weir are weir.Options, not {type(backend_options)}"
             )
-        deterministic = backend_options.deterministic
+        chosen = {
+            "deterministic": backend_options.deterministic,
+            "arena_bytes": backend_options.arena_bytes,
+        }
     timeout = options.timeout
     return create_backend(
         options.store,
@@ -57,7 +63,7 @@ def _create(options, backend_options):
         options.group_size,
         timeout,
         group_name=options.group_id,
-        deterministic=deterministic,
+        **chosen,
     )
 
 

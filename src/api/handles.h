@@ -36,6 +36,19 @@ struct weir_comm {
   }
 };
 
+inline constexpr uint64_t kArenaMark = 0x6e7261722d726977ull;  // "wir-rarn"
+
+// The communicator need not outlive it.
+struct weir_arena {
+  uint64_t mark = kArenaMark + weir::process_generation();
+  std::shared_ptr<weir::comm::Arena> arena;
+
+  bool is_alive() const { return mark == kArenaMark + weir::process_generation_if_known(); }
+  bool is_of_parent() const {
+    return mark > kArenaMark && mark < kArenaMark + weir::process_generation();
+  }
+};
+
 namespace weir::api {
 
 // Starts a collective whose arguments are right; without a request and outside of a group, also

@@ -134,6 +134,7 @@ TEST(Collectives, EveryForcedAlgorithmOfAVVariantGivesTheSame) {
   for (const algo::Algorithm* algorithm : algo::all_algorithms()) {
     if (algorithm->lengths == algo::BlockLengths::kEqual) continue;
     if (algorithm->needs_mapped && !shares_memory()) continue;
+    if (algorithm->needs_user_windows) continue;  // arena_random_test
     // Only between hosts that differ, or whose ranks are not in order: netns_test.
     if (algorithm->uses_forest || algorithm->uses_rings) continue;
     if (algorithm->groups != nullptr) continue;  // only where there are several: groups_test
@@ -196,7 +197,8 @@ TEST(Collectives, BlocksOfEveryLengthMeetInAnAllToAllV) {
 // Through slots that do not say whose block they hold, blocks would be of one length.
 TEST(Collectives, WhatIsForcedForEqualBlocksDoesNotHarmOthers) {
   for (const char* forced : {"all_gather=bruck,all_to_all=bruck",
-                             "all_gather=recursive_doubling,reduce_scatter=recursive_halving"}) {
+                             "all_gather=recursive_doubling,reduce_scatter=recursive_halving",
+                             "all_gather=window,reduce_scatter=window,all_to_all=window"}) {
     for (const char* hooks : {"", "check"}) expect_uneven_blocks(forced, 3, hooks);
   }
 }

@@ -50,6 +50,10 @@ struct Problem {
   // Input (Output) of every rank can be read (written) by every rank: user windows.
   bool inputs_mapped = false;
   bool outputs_mapped = false;
+  // Whether they are mapped may differ between ranks, and each rank tells it with its first signal:
+  // the program has conditions and stand-ins (sched/op.h). With mapped, inputs_mapped and
+  // outputs_mapped. Algorithms that use no windows do not look here.
+  bool told = false;
 
   // Topology view for hierarchical algorithms: the host (or NUMA node) of each rank, numbered from
   // 0 in order of first appearance. Empty: all ranks on one. It need be neither even nor

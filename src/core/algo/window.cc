@@ -7,8 +7,12 @@
 // In place: chunk c of all ranks' buffers is read and written by one rank only, the one that folds
 // it (reductions), or is written by no rank that has it as input (all_gather, broadcast, gather,
 // scatter). all_to_all swaps: one rank of each pair exchanges the two blocks through its scratch.
+//
+// Where the ranks tell their buffers with their first signal, other programs do the same and serve
+// buffers that are in no window: window_told.h.
 #include "core/algo/catalog.h"
 #include "core/algo/support.h"
+#include "core/algo/window_told.h"
 
 namespace weir::algo {
 namespace {
@@ -22,14 +26,17 @@ constexpr uint8_t kEntered = kWindowsEntered;
 constexpr uint8_t kLeft = 1;
 
 Shape block_shape(const Problem& problem) {
+  if (problem.told) return told::shape(problem);
   return {.chunk_count = block_count(problem.collective, problem.rank_count), .signal_count = 2};
 }
 
 Shape chunk_per_rank_shape(const Problem& problem) {
+  if (problem.told) return told::shape(problem);
   return {.chunk_count = problem.rank_count, .signal_count = 2};
 }
 
 Shape one_scratch_shape(const Problem& problem) {
+  if (problem.told) return told::shape(problem);
   return {.chunk_count = problem.collective == Collective::kReduce
                              ? problem.rank_count
                              : block_count(problem.collective, problem.rank_count),
@@ -53,6 +60,7 @@ void emit_fold(const Problem& problem, Rank rank, Ref dst, Builder& b) {
 
 void all_reduce_step(const Problem& problem, Rank rank, uint32_t /*step*/, Builder& b) {
   if (emit_alone(problem, 1, b)) return;
+  if (problem.told) return told::emit(problem, rank, b);
   meet(kEntered, b);
   emit_fold(problem, rank, b.output(rank), b);
   for (Rank i = 1; i < problem.rank_count; ++i) {
@@ -63,6 +71,7 @@ void all_reduce_step(const Problem& problem, Rank rank, uint32_t /*step*/, Build
 
 void reduce_scatter_step(const Problem& problem, Rank rank, uint32_t /*step*/, Builder& b) {
   if (emit_alone(problem, 1, b)) return;
+  if (problem.told) return told::emit(problem, rank, b);
   meet(kEntered, b);
   emit_fold(problem, rank, b.output(rank), b);
   meet(kLeft, b);
@@ -70,6 +79,7 @@ void reduce_scatter_step(const Problem& problem, Rank rank, uint32_t /*step*/, B
 
 void reduce_step(const Problem& problem, Rank rank, uint32_t /*step*/, Builder& b) {
   if (emit_alone(problem, 1, b)) return;
+  if (problem.told) return told::emit(problem, rank, b);
   meet(kEntered, b);
   if (rank == problem.root) {
     emit_fold(problem, rank, b.output(rank), b);
@@ -82,6 +92,7 @@ void reduce_step(const Problem& problem, Rank rank, uint32_t /*step*/, Builder& 
 
 void all_gather_step(const Problem& problem, Rank rank, uint32_t /*step*/, Builder& b) {
   if (emit_alone(problem, 1, b)) return;
+  if (problem.told) return told::emit(problem, rank, b);
   b.signal(kAllRanks, kEntered);
   b.copy(b.output(rank), b.input(rank));
   b.wait(kAllRanks, kEntered, 1);
@@ -98,6 +109,7 @@ bool swaps(Rank rank, Rank peer) { return ((rank + peer) % 2 == 0) == (rank < pe
 void all_to_all_step(const Problem& problem, Rank rank, uint32_t /*step*/, Builder& b) {
   const Rank n = problem.rank_count;
   if (emit_alone(problem, 1, b)) return;
+  if (problem.told) return told::emit(problem, rank, b);
   b.signal(kAllRanks, kEntered);
   b.copy(b.output(rank * n + rank), b.input(rank * n + rank));
   b.wait(kAllRanks, kEntered, 1);
@@ -116,6 +128,7 @@ void all_to_all_step(const Problem& problem, Rank rank, uint32_t /*step*/, Build
 
 void broadcast_step(const Problem& problem, Rank rank, uint32_t /*step*/, Builder& b) {
   if (emit_alone(problem, 1, b)) return;
+  if (problem.told) return told::emit(problem, rank, b);
   if (rank == problem.root) {
     b.signal(kAllRanks, kEntered);
     b.copy(b.output(0), b.input(0));
@@ -129,6 +142,7 @@ void broadcast_step(const Problem& problem, Rank rank, uint32_t /*step*/, Builde
 
 void gather_step(const Problem& problem, Rank rank, uint32_t /*step*/, Builder& b) {
   if (emit_alone(problem, 1, b)) return;
+  if (problem.told) return told::emit(problem, rank, b);
   if (rank != problem.root) {
     b.signal(problem.root, kEntered);
     b.wait(problem.root, kLeft, 1);
@@ -145,6 +159,7 @@ void gather_step(const Problem& problem, Rank rank, uint32_t /*step*/, Builder& 
 
 void scatter_step(const Problem& problem, Rank rank, uint32_t /*step*/, Builder& b) {
   if (emit_alone(problem, 1, b)) return;
+  if (problem.told) return told::emit(problem, rank, b);
   if (rank == problem.root) {
     b.signal(kAllRanks, kEntered);
     b.copy(b.output(rank), b.input(rank));
@@ -179,6 +194,7 @@ const Algorithm kWindowReduceScatter = {
     .needs_mapped = false,
     .needs_user_windows = true,
     .rank_order = true,
+    .lengths = BlockLengths::kKnownToAll,
     .symmetry = Symmetry::kShift,
     .supports = mapped_inputs,
     .shape = block_shape,
@@ -207,6 +223,7 @@ const Algorithm kWindowAllGather = {
     .needs_mapped = false,
     .needs_user_windows = true,
     .rank_order = false,
+    .lengths = BlockLengths::kKnownToAll,
     .symmetry = Symmetry::kShift,
     .supports = mapped_inputs,
     .shape = block_shape,

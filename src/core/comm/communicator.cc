@@ -659,6 +659,25 @@ Status Communicator::free_memory(void* memory) {
                             number, name()));
 }
 
+Result<std::shared_ptr<Arena>> Communicator::create_arena(uint64_t bytes) {
+  auto made = windows_.create_arena(bytes);
+  if (made.ok()) made.value()->set_communicator(this);
+  return made;
+}
+
+Status Communicator::destroy_arena(const Arena& arena) {
+  const uint32_t number =
+      one_sided_ == nullptr ? 0 : one_sided_->window_in(arena.own(), arena.bytes());
+  if (number != 0) {
+    return Status(Code::kInvalidUsage,
+                  fmt::format("arena_destroy: window {} of '{}', in the order of creation, lies in "
+                              "this arena; destroy or retire it first",
+                              number, name()));
+  }
+  windows_.destroy_arena(arena);
+  return {};
+}
+
 bool Communicator::poll_windows() {
   return one_sided_ != nullptr && one_sided_->carrier().try_poll();
 }

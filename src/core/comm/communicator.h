@@ -136,6 +136,9 @@ class Communicator {
   bool poll_windows();
   // See weir_mem_free.
   Status free_memory(void* memory);
+  // See weir_arena_create and weir_arena_destroy.
+  Result<std::shared_ptr<Arena>> create_arena(uint64_t bytes);
+  Status destroy_arena(const Arena& arena);
   // Set if this communicator carries the one-sided operations of another one; else nullptr.
   OneSidedService* one_sided_service() { return operations_.one_sided_service(); }
 

@@ -25,8 +25,8 @@ namespace weir::comm {
 class Operations final : public OperationStatus {
  public:
   // All outlive it.
-  Operations(CommState& state, Requests& requests, const PeerReports& reports,
-             const Windows& windows, const DeviceRoute& devices)
+  Operations(CommState& state, Requests& requests, const PeerReports& reports, Windows& windows,
+             const DeviceRoute& devices)
       : state_(state),
         reports_(reports),
         requests_(requests),

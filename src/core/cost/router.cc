@@ -177,27 +177,30 @@ constexpr double kAboutTheSame = 1.1;
 
 // Where all buffers lie in windows the ranks have agreed on that before they choose. That takes a
 // signal, which is the first one of a program over windows. Whether it comes before the program:
-bool agrees_before(const algo::Algorithm& algorithm, const algo::Problem& problem) {
-  return problem.mapped && problem.inputs_mapped && problem.rank_count > 1 &&
+bool agrees_before(const algo::Algorithm& algorithm, const Request& request) {
+  const algo::Problem& problem = request.work.problem;
+  return request.agreed && problem.mapped && problem.inputs_mapped && problem.rank_count > 1 &&
          !algorithm.needs_user_windows;
 }
 
-double agreement_ns(const algo::Algorithm& algorithm, const Workload& work, const Table& table) {
-  if (!agrees_before(algorithm, work.problem)) return 0;
+double agreement_ns(const algo::Algorithm& algorithm, const Request& request, const Workload& work,
+                    const Table& table) {
+  if (!agrees_before(algorithm, request)) return 0;
   const TaskCosts costs(work, table);
   return static_cast<double>(costs.signal(0, work.problem.rank_count - 1)) / 1000;
 }
 
 // Of a call, with that of an agreement.
-uint32_t signals_of(const Candidate& candidate, const algo::Problem& problem) {
+uint32_t signals_of(const Candidate& candidate, const Request& request) {
   const algo::Algorithm& algorithm = *candidate.algorithm;
-  return algorithm.shape(problem).signal_count + (agrees_before(algorithm, problem) ? 1 : 0);
+  return algorithm.shape(request.work.problem).signal_count +
+         (agrees_before(algorithm, request) ? 1 : 0);
 }
 
 // Of the candidates over mapped memory that take about as long as `best`, one with the fewest
 // signals.
 const Candidate* fewest_signals(const std::vector<Candidate>& candidates, const Candidate& best,
-                                const algo::Problem& problem) {
+                                const Request& request) {
   if (algo::uses_messages(*best.algorithm)) return &best;
   const Candidate* found = &best;
   for (const Candidate& candidate : candidates) {
@@ -205,7 +208,7 @@ const Candidate* fewest_signals(const std::vector<Candidate>& candidates, const 
         candidate.predicted_ns > kAboutTheSame * best.predicted_ns) {
       continue;
     }
-    if (signals_of(candidate, problem) < signals_of(*found, problem)) found = &candidate;
+    if (signals_of(candidate, request) < signals_of(*found, request)) found = &candidate;
   }
   return found;
 }
@@ -275,7 +278,8 @@ class Predictor {
   // Leaves a lower bound in the candidate.
   void prepare(Candidate* candidate) {
     const algo::Algorithm& algorithm = *candidate->algorithm;
-    Asked asked{candidate, std::nullopt, nullptr, agreement_ns(algorithm, request_.work, table_)};
+    Asked asked{candidate, std::nullopt, nullptr,
+                agreement_ns(algorithm, request_, request_.work, table_)};
     if (const auto ahead = run_ahead_ns(algorithm, request_.work, table_)) {
       candidate->predicted_ns = *ahead;
     } else {
@@ -361,7 +365,7 @@ Result<Decision> decide(const Request& request, std::span<const algo::Algorithm*
                     algo::name_of(problem.collective, problem.lengths), problem.rank_count,
                     request.deterministic ? " in deterministic mode" : ""));
   }
-  const Candidate* simplest = fewest_signals(decision.candidates, *best, problem);
+  const Candidate* simplest = fewest_signals(decision.candidates, *best, request);
   if (const Candidate* faster = measured_faster(decision, *simplest)) {
     settle(decision, *faster, Decision::By::kMeasured,
            fmt::format("measured faster: {} against {} of {}, which is predicted to be the best "
@@ -388,7 +392,7 @@ Result<Decision> choose(const Request& request, std::span<const algo::Algorithm*
   for (Candidate& candidate : decided.value().candidates) {
     if (candidate.algorithm != decided.value().algorithm || !candidate.at_least) continue;
     const Workload work = work_of(*candidate.algorithm, request);
-    candidate.predicted_ns = agreement_ns(*candidate.algorithm, work, table) +
+    candidate.predicted_ns = agreement_ns(*candidate.algorithm, request, work, table) +
                              predict(*candidate.algorithm, work, table);
     candidate.at_least = false;
     decided.value().predicted_ns = candidate.predicted_ns;

@@ -28,6 +28,9 @@ struct Request {
   bool deterministic = false;
   // WEIR_ALGORITHM for this collective; empty: none.
   std::string_view forced;
+  // Whether the ranks agree on windows before the call, where all buffers lie in some; else each
+  // tells its own in the call.
+  bool agreed = true;
   // Of the candidates: used before rules and predictions wherever it can be. nullptr: none.
   const algo::Algorithm* preferred = nullptr;
   // The number of lanes for programs of messages.

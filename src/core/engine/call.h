@@ -27,6 +27,9 @@ struct Call {
   bool average = false;
   bool scaled = false;  // pre-multiplied sum: `scale` holds one element
   bool in_place = false;
+  // The ranks tell where their buffers lie with their first signal: not of the call as the caller
+  // made it, but of how the ranks, all alike, carry it out.
+  bool told = false;
   Purpose purpose = Purpose::kNone;
   Rank root = 0;
   // A fold over this many leaves (base/leaves.h): `input` holds the nodes of this rank, partial

@@ -100,7 +100,7 @@ void MappedPlan::write_past_scratch() {
   };
   if (std::any_of(operands_.begin(), operands_.end(), in_scratch)) return;
   for (MappedOp& op : ops_) {
-    if (!op.second || !in_scratch(op.dst)) continue;
+    if (!op.second || op.second_when != sched::When::kAlways || !in_scratch(op.dst)) continue;
     op.dst = op.second_dst;
     op.second = false;
   }
@@ -169,13 +169,16 @@ Result<std::unique_ptr<MappedPlan>> MappedPlan::bind(const sched::Program& progr
     stage_has_work = false;
   };
 
+  std::vector<Place> stand_ins;
+
   for (const sched::Op& op : program.ops) {
     if (op.lane != 0) return Status(Code::kUnsupported, "a mapped program has one lane");
     switch (op.code) {
       case OpCode::kSignal:
         // A signal is visible to all ranks, whichever it is meant for, so each index is published
         // once.
-        if (op.signal >= kPhaseCount || stage.signal_phase >= 0 || signalled[op.signal]) {
+        if (op.signal >= kPhaseCount || stage.signal_phase >= 0 || signalled[op.signal] ||
+            op.when != sched::When::kAlways) {
           return Status(Code::kUnsupported,
                         fmt::format("a mapped program uses signals 0 to {}, each once, one a stage",
                                     kPhaseCount - 1));
@@ -191,8 +194,12 @@ Result<std::unique_ptr<MappedPlan>> MappedPlan::bind(const sched::Program& progr
                         "a mapped program waits for the first signal of an index");
         }
         if (op.signal == known_signal) break;
-        if (stage_has_work || (stage.wait_phase >= 0 && stage.wait_phase != op.signal)) end_stage();
+        if (stage_has_work || (stage.wait_phase >= 0 &&
+                               (stage.wait_phase != op.signal || stage.wait_when != op.when))) {
+          end_stage();
+        }
         stage.wait_phase = op.signal;
+        stage.wait_when = op.when;
         if (op.peer == sched::kAllRanks) {
           stage.wait_ranks.clear();
           for (Rank p = 0; p < program.rank_count; ++p) {
@@ -220,6 +227,7 @@ Result<std::unique_ptr<MappedPlan>> MappedPlan::bind(const sched::Program& progr
           MappedOp bound;
           bound.reduce = reduce;
           bound.partial = op.partial;
+          bound.when = op.when;
           bound.tree = op.tree;
           bound.result = op.tree && op.dst.space == Space::kOutput;
           bound.length_bytes = binder.length_bytes(op.dst, named, i);
@@ -229,6 +237,10 @@ Result<std::unique_ptr<MappedPlan>> MappedPlan::bind(const sched::Program& progr
           for (uint32_t k = 0; k < bound.operand_count; ++k) {
             const Ref ref = reduce ? program.operands[op.first_operand + k] : op.src;
             plan->operands_.push_back(binder.place(ref, i));
+            if (ref.slot != sched::kNoSlot) {
+              plan->operands_.back().stand_in = static_cast<uint32_t>(stand_ins.size());
+              stand_ins.push_back(binder.place({ref.slot, ref.rank, Space::kStaging}, i));
+            }
             // A pre-multiplied sum scales the rank's own input at each place where it is read.
             if (call.scaled && ref.space == Space::kInput && ref.rank == program.rank) {
               bound.scaled_operand = k;
@@ -245,10 +257,11 @@ Result<std::unique_ptr<MappedPlan>> MappedPlan::bind(const sched::Program& progr
           if (!reduce && !plan->ops_.empty() && plan->ops_.size() > stage.first_op) {
             MappedOp& before = plan->ops_.back();
             if (before.reduce && !before.tree && !before.second &&
-                before.length_bytes == bound.length_bytes &&
+                before.length_bytes == bound.length_bytes && before.when == sched::When::kAlways &&
                 same_place(before.dst, plan->operands_.back())) {
               before.second = true;
               before.second_dst = bound.dst;
+              before.second_when = bound.when;
               plan->operands_.pop_back();
               continue;
             }
@@ -269,10 +282,16 @@ Result<std::unique_ptr<MappedPlan>> MappedPlan::bind(const sched::Program& progr
       plan->scratch_.reset(new unsigned char[program.shape.scratch_slots * slicing.ring_bytes]);
     }
   }
+  const auto operand_count = static_cast<uint32_t>(plan->operands_.size());
+  for (Place& operand : plan->operands_) {
+    if (operand.stand_in != kNoSource) operand.stand_in += operand_count;
+  }
+  plan->operands_.insert(plan->operands_.end(), stand_ins.begin(), stand_ins.end());
   plan->find_measured_stages();
 
   std::vector<bool> heard(program.rank_count, false);
   for (const Stage& s : plan->stages_) {
+    if (s.wait_when != sched::When::kAlways) continue;
     for (const Rank p : s.wait_ranks) heard[p] = true;
   }
   heard[program.rank] = true;

@@ -31,6 +31,9 @@ struct Place {
   bool staged = false;  // in the ring: + ring offset of the slice; else + slice * slice_bytes
   uint8_t folds = 0;    // of an operand of a tree
   uint64_t offset_bytes = 0;
+  // Where the base is nullptr, which is a peer's closed buffer: index of another operand that
+  // stands in for it.
+  uint32_t stand_in = kNoSource;
 };
 
 struct MappedOp {
@@ -39,6 +42,8 @@ struct MappedOp {
   bool partial = false;  // further folds complete the result: no division for an average
   bool tree = false;     // a reduce of a fold over leaves; result: dst is Output
   bool result = false;
+  sched::When when = sched::When::kAlways;         // of what the run's own buffers must be
+  sched::When second_when = sched::When::kAlways;  // for the second destination
   uint32_t scaled_operand = kNoSource;
   uint32_t first_operand = 0;
   uint32_t operand_count = 0;
@@ -48,8 +53,8 @@ struct MappedOp {
 };
 
 struct Stage {
-  int wait_phase = -1;    // signal index waited for, or -1
-  bool wait_all = false;  // on every other rank, else on those listed
+  int wait_phase = -1;  // signal index waited for, or -1
+  sched::When wait_when = sched::When::kAlways;
   std::vector<Rank> wait_ranks;
   uint32_t first_op = 0;
   uint32_t op_count = 0;

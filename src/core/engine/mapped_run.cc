@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/engine/mapped_run.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "core/base/check.h"
@@ -9,14 +11,14 @@
 
 namespace weir::engine {
 
-namespace {
-
-unsigned char* address(const std::vector<unsigned char*>& bases, const Place& place,
-                       uint64_t ring_offset, uint64_t slice_offset) {
-  return bases[place.base] + place.offset_bytes + (place.staged ? ring_offset : slice_offset);
+inline unsigned char* MappedRun::address(const Place& place, uint64_t ring_offset,
+                                         uint64_t slice_offset) const {
+  unsigned char* base = bases_[place.base];
+  if (base == nullptr && place.stand_in != kNoSource) [[unlikely]] {
+    return address(plan_->operands_[place.stand_in], ring_offset, slice_offset);
+  }
+  return base + place.offset_bytes + (place.staged ? ring_offset : slice_offset);
 }
-
-}  // namespace
 
 void MappedRun::start(const MappedPlan& plan, const Call& call, uint32_t call_fingerprint,
                       Context& context, std::span<unsigned char* const> peer_inputs,
@@ -25,6 +27,9 @@ void MappedRun::start(const MappedPlan& plan, const Call& call, uint32_t call_fi
   call_ = &call;
   fingerprint_ = call_fingerprint;
   described_ = false;
+  told_ = nullptr;
+  input_open_ = output_open_ = true;
+  touched_bytes_ = 0;
   status_ = Status();
   context.publish_done();
   start_ = context.begin_operation(plan.slicing_.entry_bytes, plan.slicing_.ring_bytes,
@@ -46,6 +51,33 @@ void MappedRun::start(const MappedPlan& plan, const Call& call, uint32_t call_fi
   }
 }
 
+void MappedRun::start_told(const MappedPlan& plan, const Call& call, uint32_t call_fingerprint,
+                           Context& context, const OwnBuffers& own, ToldBuffers& told) {
+  context.describe_next_call(call, call_fingerprint, own.input_word, own.output_word);
+  start(plan, call, call_fingerprint, context);
+  described_ = true;
+  told_ = &told;
+  input_open_ = own.input_word != 0;
+  output_open_ = own.output_word != 0;
+}
+
+bool MappedRun::hear(Context& context, Rank peer) {
+  // Of the call itself: a rank describes it before it signals.
+  const DescriptorLine& line = context.control(peer).descriptor[sequence_ % kDescriptorCount];
+  if (line.sequence.load(std::memory_order_acquire) != sequence_) return false;
+  const Rank n = context.rank_count;
+  if (told_->find(peer, line.input_window.load(std::memory_order_relaxed),
+                  line.output_window.load(std::memory_order_relaxed),
+                  &bases_[base_peer_input(n, peer)], &bases_[base_peer_output(n, peer)])) {
+    return true;
+  }
+  status_ = Status(Code::kMismatch,
+                   fmt::format("a buffer of rank {} lies in memory that this rank has freed: no "
+                               "rank may free it or destroy its arena while another passes it",
+                               peer));
+  return false;
+}
+
 bool MappedRun::peer_reached(Context& context, Rank peer, uint32_t phase, uint64_t slice) {
   const uint64_t wanted = start_ + (slice + 1) * plan_->slicing_.entry_bytes;
   PeerView& view = context.peers[peer];
@@ -59,7 +91,7 @@ bool MappedRun::peer_reached(Context& context, Rank peer, uint32_t phase, uint64
     status_ = Status(Code::kMismatch, std::string());
     return false;
   }
-  return true;
+  return slice != 0 || told_ == nullptr || hear(context, peer);
 }
 
 bool MappedRun::same_call(const Control& peer, const PhaseLine& line) const {
@@ -83,7 +115,7 @@ bool MappedRun::ready(Context& context, uint32_t stage_index, uint64_t slice) {
     const uint64_t reused = end > ring ? end - ring : 0;
     if (!context.all_done_before(std::max(context.geometry_position, reused))) return false;
   }
-  if (stage.wait_phase >= 0) {
+  if (stage.wait_phase >= 0 && holds(stage.wait_when)) {
     for (const Rank peer : stage.wait_ranks) {
       if (!peer_reached(context, peer, static_cast<uint32_t>(stage.wait_phase), slice))
         return false;
@@ -96,7 +128,9 @@ void MappedRun::run_stage(Context& context, uint32_t stage_index, uint64_t slice
   const Stage& stage = plan_->stages_[stage_index];
   const Slicing& slicing = plan_->slicing_;
   const bool stream_slots = slicing.choose_slot_stores && plan_->slot_stores_.streams();
-  const bool stream_output = slicing.choose_output_stores && plan_->output_stores_.streams();
+  // What is told is read by peers unless it is written last.
+  const bool stream_output = slicing.choose_output_stores && plan_->output_stores_.streams() &&
+                             (told_ == nullptr || stage_index == plan_->output_stage_);
   StoreChoice* measured = nullptr;
   if (slicing.choose_slot_stores && stage_index == plan_->slot_stage_) {
     measured = &plan_->slot_stores_;
@@ -114,7 +148,7 @@ void MappedRun::run_stage(Context& context, uint32_t stage_index, uint64_t slice
 
   for (uint32_t i = 0; i < stage.op_count; ++i) {
     const MappedOp& op = plan_->ops_[stage.first_op + i];
-    if (op.length_bytes <= slice_offset) continue;
+    if (op.length_bytes <= slice_offset || !holds(op.when)) continue;
     const uint64_t bytes = std::min(slice_bytes, op.length_bytes - slice_offset);
     written_bytes += bytes;
     const auto streams = [&](const Place& place) {
@@ -123,13 +157,12 @@ void MappedRun::run_stage(Context& context, uint32_t stage_index, uint64_t slice
     };
     const uint64_t dst_slice_offset =
         op.result ? slice_offset >> plan_->output_shift_ : slice_offset;
-    unsigned char* dst = address(bases_, op.dst, ring_offset, dst_slice_offset);
+    unsigned char* dst = address(op.dst, ring_offset, dst_slice_offset);
     const Place* operands = &plan_->operands_[op.first_operand];
     if (op.tree) {
       tree_operands_.resize(op.operand_count);
       for (uint32_t k = 0; k < op.operand_count; ++k) {
-        tree_operands_[k] = {address(bases_, operands[k], ring_offset, slice_offset),
-                             operands[k].folds};
+        tree_operands_[k] = {address(operands[k], ring_offset, slice_offset), operands[k].folds};
       }
       const TreeArgs args{dst,
                           tree_operands_.data(),
@@ -141,18 +174,20 @@ void MappedRun::run_stage(Context& context, uint32_t stage_index, uint64_t slice
       continue;
     }
     if (!op.reduce) {
-      copy_bytes(dst, address(bases_, operands[0], ring_offset, slice_offset), bytes,
-                 streams(op.dst));
+      const unsigned char* src = address(operands[0], ring_offset, slice_offset);
+      if (dst != src) touched_bytes_ += 2 * bytes;
+      copy_bytes(dst, src, bytes, streams(op.dst));
       continue;
     }
+    const bool second = op.second && holds(op.second_when);
+    touched_bytes_ += (op.operand_count + (second ? 2u : 1u)) * bytes;
     sources_.resize(op.operand_count);
     for (uint32_t k = 0; k < op.operand_count; ++k) {
-      sources_[k] = address(bases_, operands[k], ring_offset, slice_offset);
+      sources_[k] = address(operands[k], ring_offset, slice_offset);
     }
     ReduceArgs args;
     args.dst = dst;
-    args.second_dst =
-        op.second ? address(bases_, op.second_dst, ring_offset, slice_offset) : nullptr;
+    args.second_dst = second ? address(op.second_dst, ring_offset, slice_offset) : nullptr;
     args.sources = sources_.data();
     args.source_count = op.operand_count;
     args.element_count = bytes / plan_->element_bytes_;
@@ -162,7 +197,7 @@ void MappedRun::run_stage(Context& context, uint32_t stage_index, uint64_t slice
     const bool divides = (op.operand_count > 1 && !op.partial) || plan_->rank_count_ == 1;
     args.divisor = divides ? plan_->divisor_ : 1;
     args.streaming = streams(op.dst);
-    args.second_streaming = op.second && streams(op.second_dst);
+    args.second_streaming = second && streams(op.second_dst);
     if (args.second_streaming && !args.streaming) {
       std::swap(args.dst, args.second_dst);
       std::swap(args.streaming, args.second_streaming);
@@ -192,7 +227,7 @@ void MappedRun::prefetch_outputs(uint64_t slice) const {
   const Stage& stage = plan_->stages_[1];
   for (uint32_t i = 0; i < stage.op_count; ++i) {
     const MappedOp& op = plan_->ops_[stage.first_op + i];
-    if (op.dst.base != kBaseOutput || op.length_bytes <= slice_offset) continue;
+    if (op.dst.base != kBaseOutput || op.length_bytes <= slice_offset || !holds(op.when)) continue;
     const uint32_t shift = plan_->output_shift_;
     const uint64_t bytes = std::min(plan_->slicing_.slice_bytes, op.length_bytes - slice_offset);
     prefetch_for_write(bases_[kBaseOutput] + op.dst.offset_bytes + (slice_offset >> shift),
@@ -258,7 +293,7 @@ void MappedRun::collect_awaited(const Context& context, std::vector<Rank>* ranks
         }
       }
     }
-    if (stage.wait_phase < 0) continue;
+    if (stage.wait_phase < 0 || !holds(stage.wait_when)) continue;
     for (const Rank p : stage.wait_ranks) {
       const auto& line = context.control(p).phase[stage.wait_phase];
       if (line.position.load(std::memory_order_acquire) < end) ranks->push_back(p);

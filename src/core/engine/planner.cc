@@ -99,6 +99,9 @@ Planner::Planner(const Context& context, PlannerOptions options)
 
 void Planner::note_windows() {
   for (const algo::Algorithm* algorithm : algorithms_) {
+    if (algorithm->imported != nullptr) {
+      has_programs_[static_cast<size_t>(algorithm->collective)] = true;
+    }
     if (!algorithm->needs_user_windows) continue;
     uses_windows_[static_cast<size_t>(algorithm->collective)] = true;
   }
@@ -125,7 +128,8 @@ void Planner::add(std::shared_ptr<const algo::Imported> program, bool preferred)
 
 Planner::Entry& Planner::entry_of(const PlanKey& key) {
   const uint64_t hash = (key.what * 0x9e3779b97f4a7c15ull) ^ (key.count * 0xc2b2ae3d27d4eb4full) ^
-                        (uint64_t{key.in_place} << 17) ^ (uint64_t{key.windows} << 23);
+                        (uint64_t{key.in_place} << 17) ^ (uint64_t{key.windows} << 23) ^
+                        (uint64_t{key.told} << 29);
   return entries_[(hash >> 24) % kEntries];
 }
 
@@ -187,7 +191,7 @@ Result<const Plan*> Planner::plan_to_explore(const Call& call, bool windows, uin
 PlanKey Planner::uneven_key_of(const Call& call, bool windows) const {
   constexpr uint64_t kBytesMax = uint64_t{1} << 62;
   const uint64_t bytes = std::bit_ceil(std::min(work_bytes(call, context_.rank_count), kBytesMax));
-  return {pack_what(call), bytes, call.in_place, windows};
+  return {pack_what(call), bytes, call.in_place, windows, call.told};
 }
 
 Planner::UnevenChoice* Planner::uneven_choice_of(const PlanKey& key) {
@@ -263,6 +267,12 @@ Result<cost::Decision> Planner::decide(const Call& call, const algo::Problem& pr
                                        uint64_t bytes, uint64_t* record) {
   cost::Request request;
   request.work.problem = problem;
+  if (problem.told) {
+    // Predicted as if all were windows, and not in place: which of a rank's buffers are is its own
+    // matter, and all must choose alike.
+    request.work.problem.told = request.work.problem.in_place = false;
+    request.agreed = false;
+  }
   request.work.bytes = bytes;
   request.work.slicing = {.slice_bytes = slice_bytes_of_messages(problem), .in_flight = 4};
   request.work.layout.cores_per_host = options_.core_count;
@@ -274,7 +284,8 @@ Result<cost::Decision> Planner::decide(const Call& call, const algo::Problem& pr
   request.work.layout.ranks_per_cache = options_.ranks_per_cache;
   request.type = call.type;
   request.call_key = pack_what(call) * 0x9e3779b97f4a7c15ull ^ bytes * 0xc2b2ae3d27d4eb4full ^
-                     (uint64_t{call.in_place} << 1) ^ uint64_t { problem.inputs_mapped };
+                     (uint64_t{request.work.problem.in_place} << 1) ^
+                     uint64_t { problem.inputs_mapped };
   // Programs and rules, and what is learned, are of reductions without leaves.
   const bool of_leaves = problem.leaf_count > 0;
   if (!of_leaves) request.learned = options_.learned.find(cost::shape_of(request));
@@ -288,7 +299,8 @@ Result<cost::Decision> Planner::decide(const Call& call, const algo::Problem& pr
   std::vector<const algo::Algorithm*> candidates = cost::candidates_for(all, problem);
   const ForcedAlgorithm* forced = forced_for(problem);
   const bool passed_over = forced != nullptr && forced->lengths < problem.lengths &&
-                           forced->algorithm->lengths < problem.lengths;
+                           (forced->algorithm->lengths < problem.lengths ||
+                            (forced->algorithm->needs_user_windows && !problem.inputs_mapped));
   if (forced != nullptr && !passed_over) {
     request.forced = forced->algorithm->name;
     candidates.assign(all.begin(), all.end());
@@ -310,8 +322,9 @@ Result<cost::Decision> Planner::decide(const Call& call, const algo::Problem& pr
   if (!decided.ok()) return decided;
   if (passed_over) {
     decided.value().reason += fmt::format(
-        "; WEIR_ALGORITHM: '{}' is ignored, because it supports blocks of equal length only",
-        forced->algorithm->name);
+        "; WEIR_ALGORITHM: '{}' is ignored, because it {}", forced->algorithm->name,
+        forced->algorithm->lengths < problem.lengths ? "supports blocks of equal length only"
+                                                     : "needs user windows");
   }
   // A rank knows only its own lengths of an all_to_all_v.
   if (request.explores && problem.lengths != algo::BlockLengths::kKnownToEnds) {
@@ -389,7 +402,8 @@ algo::Problem Planner::problem_of(const Call& call, bool windows) const {
   problem.rank_count = context_.rank_count;
   problem.root = call.root;
   problem.mapped = context_.mapped();
-  problem.inputs_mapped = problem.outputs_mapped = windows;
+  problem.inputs_mapped = problem.outputs_mapped = windows || call.told;
+  problem.told = call.told;
   problem.in_place = call.in_place;
   problem.node_of_rank = options_.node_of_rank;
   problem.cache_of_rank = options_.cache_of_rank;
@@ -469,6 +483,7 @@ Result<std::unique_ptr<Plan>> Planner::bind(const Choice& choice, const Call& ca
       .one_signal = algorithm.imported == nullptr && program.shape.signal_count == 1 &&
                     program.shape.scratch_slots == 0 && call.collective != Collective::kBarrier &&
                     (call.leaf_count == 0 || call.leaf_count >= context_.rank_count),
+      .told = call.told && algorithm.needs_user_windows,
       .slice_bytes = choice.slice_bytes != 0 ? choice.slice_bytes : options_.slice_bytes,
   };
   const Slicing slicing = choose_slicing(question);
@@ -476,7 +491,8 @@ Result<std::unique_ptr<Plan>> Planner::bind(const Choice& choice, const Call& ca
                    : algorithm.needs_user_windows ? Protocol::kWindows
                                                   : Protocol::kSlots;
   // All ranks have called the operation when they know that all buffers lie in windows.
-  const bool entered = plan->protocol == Protocol::kWindows && algorithm.imported == nullptr;
+  const bool entered =
+      plan->protocol == Protocol::kWindows && algorithm.imported == nullptr && !call.told;
   auto bound = MappedPlan::bind(program, call, slicing, options_.arithmetic,
                                 entered ? algo::kWindowsEntered : MappedPlan::kNoKnownSignal);
   if (!bound.ok()) return bound.status();

@@ -46,6 +46,7 @@ struct PlanKey {
   uint64_t count = 0;  // of a v-variant: bytes, rounded up to a power of two
   bool in_place = false;
   bool windows = false;
+  bool told = false;
   bool operator==(const PlanKey&) const = default;
 };
 
@@ -99,7 +100,8 @@ class Planner {
  public:
   Planner(const Context& context, PlannerOptions options);
 
-  // The plan for `call`; `windows`: every rank's buffers lie in user windows. The choice for a
+  // The plan for `call`; `windows`: every rank's buffers lie in user windows. With Call::told, some
+  // may, which is known when the plan runs. The choice for a
   // v-variant is made once per type and order of magnitude; the plan is bound again when its
   // lengths change. The pointer is valid until the next call of plan_for.
   Result<const Plan*> plan_for(const Call& call, bool windows);
@@ -141,6 +143,11 @@ class Planner {
     return uses_windows_[static_cast<size_t>(collective)];
   }
 
+  // Whether its calls can be told (Call::told): not where programs from elsewhere are choices, too.
+  bool tells(Collective collective) const {
+    return uses_windows(collective) && !has_programs_[static_cast<size_t>(collective)];
+  }
+
   // Every decision, with predicted and measured times.
   const cost::DecisionLog& decisions() const { return decisions_; }
   bool explains() const { return options_.explain; }
@@ -165,7 +172,7 @@ class Planner {
 
  private:
   static PlanKey key_of(const Call& call, bool windows) {
-    return {pack_what(call), call.count, call.in_place, windows};
+    return {pack_what(call), call.count, call.in_place, windows, call.told};
   }
   // A decision and the program that results from it.
   struct Choice {
@@ -231,6 +238,7 @@ class Planner {
   std::vector<Entry> entries_;
   cost::DecisionLog decisions_;
   std::array<bool, kCollectiveCount> uses_windows_{};
+  std::array<bool, kCollectiveCount> has_programs_{};
   std::vector<UnevenChoice> uneven_choices_;
   size_t next_uneven_choice_ = 0;  // the next to be replaced when there are kUnevenChoicesMax
   // The plan of the latest v-variant, and the lengths to which it was bound.

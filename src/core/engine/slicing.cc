@@ -46,8 +46,13 @@ Slicing choose_slicing(const SlicingQuestion& question) {
     slicing.ring_bytes = slicing.entry_bytes;
     return slicing;
   }
-  const uint64_t entry_wanted =
+  uint64_t entry_wanted =
       std::min(question.shared_cores ? kEntryBytesShared : kEntryBytes, question.staging_bytes / 2);
+  // Where buffers are open, slices only cost signals: as long as without slots.
+  if (question.told) {
+    entry_wanted =
+        std::max(entry_wanted, std::min(slots * kEntryBytes, question.staging_bytes / 4));
+  }
   uint64_t slice = question.slice_bytes != 0 ? question.slice_bytes : entry_wanted / slots;
   slice = std::max<uint64_t>(64, slice / 64 * 64);
   slice = std::min(slice, std::max<uint64_t>(64, question.staging_bytes / slots / 2 / 64 * 64));

@@ -26,6 +26,7 @@ struct SlicingQuestion {
   uint32_t rank_count = 1;
   bool shared_cores = false;  // ranks take turns on their cores
   bool one_signal = false;    // the program may use the line protocol
+  bool told = false;          // slots may not be used at all (sched/op.h)
   uint64_t slice_bytes = 0;   // wanted by the user; 0: choose
 };
 

@@ -31,6 +31,13 @@
 // monotonic counters per (sender, receiver, index): signal adds one, wait blocks until the counter
 // has reached `value` (counted from 0 at the start of the program). Data written by a lane is
 // visible to every rank that has seen a later signal of that lane.
+//
+// Buffers that are told. In a program for Problem::told, a rank's Input and its Output each lie in
+// a window (*open*) or not (*closed*), and the other ranks learn which with its first signal. All
+// ranks have the same program whatever their buffers are: a rank executes an operation with a
+// condition (Op::when) only if its own buffer is as the condition says, and what it reads in a
+// closed buffer of a peer, it finds in the slot that stands in for it (Ref::slot). told.h makes an
+// ordinary program of it, for given buffers.
 #pragma once
 
 #include <cstdint>
@@ -57,8 +64,12 @@ enum class Space : uint8_t {
 };
 
 inline constexpr uint32_t kAllRanks = 0xffffffffu;
+inline constexpr uint32_t kNoSlot = 0xffffffffu;
 // Of Op::tree: operands on the stack.
 inline constexpr uint32_t kTreeDepthMax = 16;
+
+// Which of its own buffers a rank needs open, or closed, to execute an operation.
+enum class When : uint8_t { kAlways, kInputOpen, kInputClosed, kOutputOpen, kOutputClosed };
 
 // `count` consecutive chunks (or slots) from `chunk` in the memory of `rank`.
 struct Ref {
@@ -67,6 +78,9 @@ struct Ref {
   Space space = Space::kInput;
   uint8_t folds = 0;  // of an operand of a tree: the folds after it (Op::tree)
   uint8_t node = 0;   // Input with leaves: which of the rank's nodes
+  // Input or Output of a peer that is read: the first slot of that peer's Staging that holds the
+  // same where the buffer is closed. kNoSlot: the buffer is always open.
+  uint32_t slot = kNoSlot;
 };
 
 // One operation; the opcode that uses a field explains it.
@@ -81,9 +95,10 @@ struct Op {
   // each is put on a stack, and then the top two are folded Ref::folds times, the lower first. One
   // result is left.
   bool tree = false;
-  uint32_t peer = 0;   // rank, or kAllRanks for signal and wait
-  uint32_t count = 1;  // chunks moved or reduced: dst and all sources span as many
-  uint32_t value = 0;  // wait
+  When when = When::kAlways;  // not of a signal
+  uint32_t peer = 0;          // rank, or kAllRanks for signal and wait
+  uint32_t count = 1;         // chunks moved or reduced: dst and all sources span as many
+  uint32_t value = 0;         // wait
   Ref dst;
   Ref src;
   uint32_t first_operand = 0;  // reduce: index into Program::operands

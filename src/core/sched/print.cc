@@ -21,6 +21,23 @@ void append_ref(const Ref& ref, uint32_t count, Rank self, std::string* text) {
   }
   if (ref.node > 0) fmt::format_to(out, " of node {}", ref.node);
   if (ref.rank != self) fmt::format_to(out, "@{}", ref.rank);
+  if (ref.slot != kNoSlot) fmt::format_to(out, " or staging[{}]@{}", ref.slot, ref.rank);
+}
+
+const char* condition(When when) {
+  switch (when) {
+    case When::kAlways:
+      return "";
+    case When::kInputOpen:
+      return " if in is open";
+    case When::kInputClosed:
+      return " if in is closed";
+    case When::kOutputOpen:
+      return " if out is open";
+    case When::kOutputClosed:
+      return " if out is closed";
+  }
+  return "";
 }
 
 std::string plural(uint32_t count, const char* what) {
@@ -108,7 +125,7 @@ std::string describe(const Program& program, const Op& op) {
   std::string text = name_of(op.code);
   text += ' ';
   append_op(program, op, &text);
-  return text;
+  return text + condition(op.when);
 }
 
 std::string locate(const Program& program, uint32_t op_index) {
@@ -143,6 +160,7 @@ std::string print(const Program& program) {
     const Op& op = program.ops[i];
     std::string body;
     append_op(program, op, &body);
+    body += condition(op.when);
     std::string line = fmt::format("{:>5}  lane {}  {:<7} {}", i, op.lane, name_of(op.code), body);
     while (line.back() == ' ') line.pop_back();
     text += line;

@@ -11,6 +11,7 @@ Op& Builder::add(OpCode code) {
   Op& op = ops_->emplace_back();
   op.code = code;
   op.lane = lane_;
+  op.when = when_;
   return op;
 }
 

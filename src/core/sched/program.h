@@ -43,6 +43,8 @@ class Builder {
   Rank self() const { return self_; }
   // The lane of the operations that follow; 0 at first.
   void lane(uint8_t lane) { lane_ = lane; }
+  // The condition of the operations that follow; kAlways at first.
+  void when(When when) { when_ = when; }
 
   // References to local memory and to a peer's memory.
   Ref input(uint32_t chunk) const { return {chunk, self_, Space::kInput}; }
@@ -51,6 +53,13 @@ class Builder {
   Ref staging(uint32_t slot) const { return {slot, self_, Space::kStaging}; }
   static Ref input_at(Rank rank, uint32_t chunk) { return {chunk, rank, Space::kInput}; }
   static Ref output_at(Rank rank, uint32_t chunk) { return {chunk, rank, Space::kOutput}; }
+  // Where the buffer is told, with the slot that stands in for it.
+  static Ref input_at(Rank rank, uint32_t chunk, uint32_t slot) {
+    return {.chunk = chunk, .rank = rank, .space = Space::kInput, .slot = slot};
+  }
+  static Ref output_at(Rank rank, uint32_t chunk, uint32_t slot) {
+    return {.chunk = chunk, .rank = rank, .space = Space::kOutput, .slot = slot};
+  }
   static Ref staging_at(Rank rank, uint32_t slot) { return {slot, rank, Space::kStaging}; }
 
   void send(Rank peer, Ref src, uint32_t count = 1);
@@ -71,6 +80,7 @@ class Builder {
 
   Rank self_;
   uint8_t lane_ = 0;
+  When when_ = When::kAlways;
   std::vector<Op>* ops_;
   std::vector<Ref>* operands_;
 };

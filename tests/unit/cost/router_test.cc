@@ -122,6 +122,28 @@ TEST(Router, WhereAllBuffersLieInWindowsTwoRanksUseThemWhereverTheirCoresAre) {
   }
 }
 
+// Where the ranks tell in the call where their buffers lie, what uses no windows is not slower.
+TEST(Router, AnAgreementOnWindowsCostsASignalOnlyWhereThereIsOne) {
+  Table table = built_in_table();
+  table.times.link(Link::kShmSharedCache).signal_ns = 300;
+  const std::vector<const algo::Algorithm*> both = {&algo::kDirectAllGather,
+                                                    &algo::kWindowAllGather};
+  double ns[2][2];
+  for (const bool agreed : {false, true}) {
+    Request r = request(Collective::kAllGather, 2, 64 << 10);
+    r.work.problem.inputs_mapped = r.work.problem.outputs_mapped = true;
+    r.agreed = agreed;
+    r.explores = true;  // both are predicted to their end
+    const auto decision = choose(r, both, table, nullptr);
+    ASSERT_TRUE(decision.ok());
+    for (size_t i = 0; i < 2; ++i) {
+      ns[agreed ? 1 : 0][i] = decision.value().candidates[i].predicted_ns;
+    }
+  }
+  EXPECT_GT(ns[1][0], ns[0][0] + 100);
+  EXPECT_EQ(ns[1][1], ns[0][1]);
+}
+
 // The rank that only sends works ahead; the root's core is what a call takes.
 TEST(RunAhead, ACallTakesTheTimeOfTheBusiestRank) {
   const Table table = built_in_table();

@@ -17,8 +17,14 @@ struct Extents {
   uint64_t output_bytes;
 };
 
-Extents extents(const engine::Call& call, Rank rank_count) {
+// Of the buffers of `rank`. With blocks of different lengths, where those of a receive buffer lie
+// is the rank's own matter.
+Extents extents(const engine::Call& call, Rank rank, Rank rank_count) {
   const uint64_t one = call.count * element_bytes(call.type);
+  if (call.block_counts != nullptr) {
+    const uint64_t block = call.block_counts[rank] * element_bytes(call.type);
+    return call.collective == Collective::kAllGather ? Extents{block, 0} : Extents{one, block};
+  }
   switch (call.collective) {
     case Collective::kReduceScatter:
       return {one * rank_count, one};
@@ -145,26 +151,61 @@ bool CallAgreement::on_lengths(Request& request, engine::Planner& planner, Statu
   return lengths_match(call, failure);
 }
 
+bool CallAgreement::may_use_windows(const engine::Call& call,
+                                    const engine::Planner& planner) const {
+  const Rank n = context_.rank_count;
+  if (!context_.mapped() || n == 1 || call.leaf_count > 0 ||
+      !planner.uses_windows(call.collective)) {
+    return false;
+  }
+  const uint64_t one = call.count * element_bytes(call.type);
+  uint64_t bytes = one;
+  if (call.block_counts == nullptr) {
+    const Extents both = extents(call, 0, n);
+    bytes = std::max(both.input_bytes, both.output_bytes);
+  }
+  return bytes >= (engine::is_rooted(call.collective) ? engine::kRootedWindowBytesMin
+                                                      : engine::kWindowBytesMin);
+}
+
+engine::OwnBuffers CallAgreement::tell(const engine::Call& call) {
+  told_ = &call;
+  const Extents bytes = extents(call, context_.rank, context_.rank_count);
+  const bool rooted = engine::is_rooted(call.collective) && context_.rank != call.root;
+  const bool sends = !rooted || (call.collective != Collective::kBroadcast &&
+                                 call.collective != Collective::kScatter);
+  // Peers must see the factor's products, and not the blocks that in place overwrites.
+  const bool stages = call.scaled || (call.collective == Collective::kAllToAll && call.in_place);
+  const bool receives = call.collective == Collective::kAllReduce;  // and its peers read it
+  return {.input_word = sends && !stages ? windows_.word_of(call.input, bytes.input_bytes) : 0,
+          .output_word = receives ? windows_.word_of(call.output, bytes.output_bytes) : 0};
+}
+
+bool CallAgreement::find(Rank peer, uint64_t input_word, uint64_t output_word,
+                         unsigned char** input, unsigned char** output) {
+  const Extents bytes = extents(*told_, peer, context_.rank_count);
+  if (input_word != 0) *input = windows_.at_peer(input_word, input_word, peer, bytes.input_bytes);
+  if (output_word != 0) {
+    *output = windows_.at_peer(output_word, output_word, peer, bytes.output_bytes);
+  }
+  return (input_word == 0 || *input != nullptr) && (output_word == 0 || *output != nullptr);
+}
+
 bool CallAgreement::on_windows(Request& request, const engine::Planner& planner, bool* in_windows) {
   const engine::Call& call = request.call;
   *in_windows = false;
-  if (!context_.mapped() || context_.rank_count == 1 || call.scaled || call.leaf_count > 0 ||
-      call.block_counts != nullptr || !planner.uses_windows(call.collective)) {
+  if (windows_.only_arenas() || call.scaled || call.block_counts != nullptr ||
+      !may_use_windows(call, planner)) {
     return true;
   }
-  const Extents bytes = extents(call, context_.rank_count);
-  if (std::max(bytes.input_bytes, bytes.output_bytes) < (engine::is_rooted(call.collective)
-                                                             ? engine::kRootedWindowBytesMin
-                                                             : engine::kWindowBytesMin)) {
-    return true;
-  }
+  const Extents bytes = extents(call, context_.rank, context_.rank_count);
 
   // A buffer that this rank does not use counts as lying where its other one does.
   const bool other = engine::is_rooted(call.collective) && context_.rank != call.root;
   const void* input = other && call.collective == Collective::kBroadcast ? call.output : call.input;
   const void* output = other && call.collective == Collective::kReduce ? call.input : call.output;
-  if (!all_described(request, windows_.word_of(input, bytes.input_bytes),
-                     windows_.word_of(output, bytes.output_bytes))) {
+  if (!all_described(request, windows_.word_of(input, bytes.input_bytes, false),
+                     windows_.word_of(output, bytes.output_bytes, false))) {
     return false;
   }
   bool all = true;

@@ -4,6 +4,10 @@
 // block has the length that its receiver expects. Each rank publishes its part with the description
 // of the call; all draw the same conclusion.
 //
+// Once the communicator has had an arena, whether a buffer lies in memory that all ranks know needs
+// no agreement: each rank tells it with its first signal, and the engine asks here what the words
+// of a peer mean (engine::ToldBuffers).
+//
 // With the communicator's lock held.
 #pragma once
 
@@ -14,31 +18,44 @@
 #include "core/comm/requests/request.h"
 #include "core/comm/state/comm_state.h"
 #include "core/engine/line_run.h"
+#include "core/engine/mapped_run.h"
 #include "core/engine/planner.h"
 
 namespace weir::comm {
 
-class CallAgreement {
+class CallAgreement final : public engine::ToldBuffers {
  public:
   // All outlive it.
-  CallAgreement(CommState& state, const Windows& windows, engine::LineRun& line_run)
+  CallAgreement(CommState& state, Windows& windows, engine::LineRun& line_run)
       : context_(state.context), windows_(windows), line_run_(line_run) {}
   CallAgreement(const CallAgreement&) = delete;
   CallAgreement& operator=(const CallAgreement&) = delete;
 
   // True once the ranks agree, or there is nothing to agree on; to be called again until then.
-  // `in_windows`: all ranks' buffers lie in windows, at `inputs` and `outputs`. `failure`: why they
-  // cannot agree; then the result is false.
+  // `in_windows`: all ranks' buffers lie in windows, at `inputs` and `outputs`. Sets Call::told.
+  // `failure`: why they cannot agree; then the result is false.
   bool reached(Request& request, engine::Planner& planner, bool* in_windows, Status* failure) {
     *in_windows = false;
     if (request.call.recv_counts != nullptr) return on_lengths(request, planner, failure);
-    return !windows_.any() || on_windows(request, planner, in_windows);
+    const Windows::Need need = windows_.need();
+    if (need == Windows::Need::kNothing) return true;
+    request.call.told = need == Windows::Need::kTell && !writes_to_peers(request.call.collective) &&
+                        planner.tells(request.call.collective) &&
+                        may_use_windows(request.call, planner);
+    return request.call.told || on_windows(request, planner, in_windows);
   }
 
   // Whether a call with blocks of equal length may begin without.
   bool is_needless(const engine::Call& call) const {
-    return call.recv_counts == nullptr && !windows_.any();
+    return call.recv_counts == nullptr && windows_.need() == Windows::Need::kNothing;
   }
+
+  // Where this rank's buffers lie, in a call that is told. `call` must live until it is done.
+  engine::OwnBuffers tell(const engine::Call& call);
+  bool find(Rank peer, uint64_t input_word, uint64_t output_word, unsigned char** input,
+            unsigned char** output) override;
+  // The call that was told last has ended.
+  void count_touched(uint64_t bytes) { windows_.add_touched(bytes); }
 
   // Publishes the blocks of the next call, an all_to_all_v, whose `plan` is one of lines, with its
   // description.
@@ -52,6 +69,15 @@ class CallAgreement {
   std::vector<unsigned char*>& outputs() { return outputs_; }
 
  private:
+  // These are not told. In memory of weir_mem_alloc, on which ranks agree, they write to their
+  // peers' windows; memory of an arena is never written by others, since each rank frees it alone,
+  // also after an error that others have not noticed yet. To read results instead is slower than
+  // slots where the cores share no cache (docs/performance.md).
+  static bool writes_to_peers(Collective collective) {
+    return collective == Collective::kAllReduce || collective == Collective::kReduce;
+  }
+  // Whether windows can make the call faster; the same on all ranks.
+  bool may_use_windows(const engine::Call& call, const engine::Planner& planner) const;
   bool on_windows(Request& request, const engine::Planner& planner, bool* in_windows);
   bool on_lengths(Request& request, engine::Planner& planner, Status* failure);
   void publish_lengths(const engine::Call& call);
@@ -61,10 +87,11 @@ class CallAgreement {
   bool all_described(Request& request, uint64_t input_word, uint64_t output_word);
 
   engine::Context& context_;
-  const Windows& windows_;
+  Windows& windows_;
   engine::LineRun& line_run_;
   std::vector<unsigned char*> inputs_, outputs_;
-  uint64_t uneven_count_ = 0;  // calls of all_to_all_v that were agreed on
+  const engine::Call* told_ = nullptr;  // the latest
+  uint64_t uneven_count_ = 0;           // calls of all_to_all_v that were agreed on
 };
 
 }  // namespace weir::comm

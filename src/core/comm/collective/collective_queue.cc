@@ -140,6 +140,12 @@ bool CollectiveQueue::begin(Request& request, OperationFailure* failure) {
       active_run_ = &mapped_run_;
       break;
     case Protocol::kWindows:
+      if (request.call.told) {
+        mapped_run_.start_told(*plan.mapped, request.call, plan.fingerprint, context,
+                               agreement_.tell(request.call), agreement_);
+        active_run_ = &mapped_run_;
+        break;
+      }
       mapped_run_.start(*plan.mapped, request.call, plan.fingerprint, context, agreement_.inputs(),
                         agreement_.outputs());
       active_run_ = &mapped_run_;
@@ -179,6 +185,9 @@ bool CollectiveQueue::poll(OperationFailure* failure) {
     }
     moved = moved || advance != Advance::kBlocked;
     if (advance != Advance::kDone) break;
+    if (active_run_ == &mapped_run_ && mapped_run_.is_told()) {
+      agreement_.count_touched(mapped_run_.touched_bytes());
+    }
     active_run_ = nullptr;
     if (state_.recorder.on()) state_.recorder.finished_at(request.sequence, ticks());
     if (request.begin_ns != 0) {

@@ -30,7 +30,7 @@ namespace weir::comm {
 class CollectiveQueue {
  public:
   // All outlive it.
-  CollectiveQueue(CommState& state, Requests& requests, const Windows& windows)
+  CollectiveQueue(CommState& state, Requests& requests, Windows& windows)
       : state_(state), requests_(requests), agreement_(state, windows, line_run_) {}
   CollectiveQueue(const CollectiveQueue&) = delete;
   CollectiveQueue& operator=(const CollectiveQueue&) = delete;

@@ -19,33 +19,46 @@ constexpr uint32_t kOffsetBits = 48;
 constexpr uint64_t kOffsetMask = (uint64_t{1} << kOffsetBits) - 1;
 constexpr size_t kWindowsMax = 1024;
 // Numbers above are those of callers' own memory, each given once.
-constexpr uint64_t kReachableMax = (uint64_t{1} << (64 - kOffsetBits)) - 1 - kWindowsMax;
+constexpr uint64_t kNumberMax = (uint64_t{1} << (64 - kOffsetBits)) - 1;
+// The last numbers are those of arenas, likewise.
+constexpr uint64_t kArenasMax = 1024;
+constexpr uint64_t kReachableMax = kNumberMax - kWindowsMax - kArenasMax;
+
+bool is_of_arena(uint64_t number) { return number > kNumberMax - kArenasMax; }
 
 }  // namespace
 
+Status Windows::check_size(const char* function, uint64_t bytes) const {
+  if (state_.failure.is_set()) return state_.failure.status();
+  if (bytes == 0 || bytes > kOffsetMask) {
+    return invalid_argument(
+        fmt::format("{} of {} bytes: the size is 0 or too large", function, bytes));
+  }
+  return {};
+}
+
+Status Windows::open_segment(const char* function, uint64_t bytes, weir_segment_t* segment) {
+  const Secret key = state_.secret.derive(fmt::format("window {}", window_count_++));
+  const uint64_t deadline_ns = now_ns() + static_cast<uint64_t>(state_.timeout_ms) * 1'000'000u;
+  const weir_result_t result = state_.context.transport->window_open(
+      state_.context.instance, key.bytes.data(), bytes, deadline_ns, segment);
+  if (result == WEIR_OK) return {};
+  return Status(static_cast<Code>(result),
+                fmt::format("{} of {} bytes: {}", function, bytes, state_.transport_error));
+}
+
 Result<void*> Windows::allocate(uint64_t bytes) {
   std::lock_guard lock(state_.lock);
-  if (state_.failure.is_set()) return state_.failure.status();
+  WEIR_RETURN_IF_ERROR(check_size("mem_alloc", bytes));
   if (windows_.size() >= kWindowsMax) {
     return Status(
         Code::kNoMemory,
         fmt::format("a communicator can have at most {} windows; free some with weir_mem_free",
                     kWindowsMax));
   }
-  if (bytes == 0 || bytes > kOffsetMask) {
-    return invalid_argument(
-        fmt::format("mem_alloc of {} bytes: the size is 0 or too large", bytes));
-  }
   Window window{};
-  const Secret key = state_.secret.derive(fmt::format("window {}", window_count_++));
   if ((state_.context.transport->caps.bits & WEIR_CAP_WINDOW) != 0) {
-    const uint64_t deadline_ns = now_ns() + static_cast<uint64_t>(state_.timeout_ms) * 1'000'000u;
-    const weir_result_t result = state_.context.transport->window_open(
-        state_.context.instance, key.bytes.data(), bytes, deadline_ns, &window.segment);
-    if (result != WEIR_OK) {
-      return Status(static_cast<Code>(result),
-                    fmt::format("mem_alloc of {} bytes: {}", bytes, state_.transport_error));
-    }
+    WEIR_RETURN_IF_ERROR(open_segment("mem_alloc", bytes, &window.segment));
     window.shared = true;
   } else {
     // No rank can reach another's memory: ordinary memory, and operations copy as before.
@@ -68,6 +81,41 @@ Result<void*> Windows::allocate(uint64_t bytes) {
     windows_.push_back(window);
   }
   return memory;
+}
+
+Result<std::shared_ptr<Arena>> Windows::create_arena(uint64_t bytes) {
+  std::lock_guard lock(state_.lock);
+  WEIR_RETURN_IF_ERROR(check_size("arena_create", bytes));
+  if (arena_count_ == kArenasMax) {
+    return Status(Code::kNoMemory,
+                  fmt::format("a communicator can make at most {} arenas", kArenasMax));
+  }
+  const bool shared = (state_.context.transport->caps.bits & WEIR_CAP_WINDOW) != 0 &&
+                      state_.context.mapped() && state_.rank_count() > 1;
+  const auto add = [&](Result<std::shared_ptr<Arena>> made) -> Result<std::shared_ptr<Arena>> {
+    // Also of one that this rank could not map: the others count it.
+    const uint64_t number = kNumberMax - arena_count_++;
+    if (!made.ok()) return made;
+    arenas_.push_back({number, made.value()});
+    return made;
+  };
+  if (!shared) return add(Arena::alone(bytes));
+  weir_segment_t segment{};
+  WEIR_RETURN_IF_ERROR(open_segment("arena_create", bytes, &segment));
+  auto made = add(Arena::of_segment(segment, state_.rank(), state_.rank_count(), bytes));
+  state_.context.transport->window_close(state_.context.instance, &segment);
+  return made;
+}
+
+void Windows::destroy_arena(const Arena& arena) {
+  std::lock_guard lock(state_.lock);
+  std::erase_if(arenas_, [&](const NumberedArena& it) { return it.arena.get() == &arena; });
+}
+
+void Windows::add_touched(uint64_t bytes) {
+  for (const NumberedArena& it : arenas_) {
+    it.arena->touched_bytes.fetch_add(bytes, std::memory_order_relaxed);
+  }
 }
 
 void Windows::close(const Window& window) {
@@ -113,6 +161,8 @@ void Windows::close_all(bool by_transport) {
     if (by_transport || !window.shared) close(window);
   }
   windows_.clear();
+  for (const NumberedArena& it : arenas_) it.arena->set_communicator(nullptr);
+  arenas_.clear();
 }
 
 uint64_t Windows::add_reachable(std::vector<unsigned char*> addresses,
@@ -131,7 +181,7 @@ void Windows::withdraw_reachable(uint64_t number) {
   std::erase_if(reachable_, [&](const Reachable& it) { return it.number == number; });
 }
 
-uint64_t Windows::word_of(const void* buffer, uint64_t bytes) const {
+uint64_t Windows::word_of(const void* buffer, uint64_t bytes, bool in_arenas) const {
   const auto* address = static_cast<const unsigned char*>(buffer);
   const auto lies_in = [&](const unsigned char* begin, uint64_t length) {
     return begin != nullptr && address >= begin && address <= begin + length &&
@@ -143,6 +193,12 @@ uint64_t Windows::word_of(const void* buffer, uint64_t bytes) const {
     const unsigned char* own = segment.base + state_.rank() * segment.stride_bytes;
     if (lies_in(own, segment.bytes_per_rank)) {
       return uint64_t{i + 1} << kOffsetBits | static_cast<uint64_t>(address - own);
+    }
+  }
+  for (const NumberedArena& it : arenas_) {
+    if (!in_arenas || !it.arena->is_shared()) continue;
+    if (lies_in(it.arena->own(), it.arena->bytes())) {
+      return it.number << kOffsetBits | static_cast<uint64_t>(address - it.arena->own());
     }
   }
   for (const Reachable& it : reachable_) {
@@ -158,6 +214,14 @@ unsigned char* Windows::at_peer(uint64_t word, uint64_t first, Rank peer, uint64
   const uint64_t index = word >> kOffsetBits;
   const uint64_t offset = word & kOffsetMask;
   const auto holds = [&](uint64_t length) { return offset <= length && bytes <= length - offset; };
+  if (is_of_arena(index)) {
+    const auto found = std::find_if(arenas_.begin(), arenas_.end(),
+                                    [&](const NumberedArena& it) { return it.number == index; });
+    if (found == arenas_.end() || !found->arena->is_shared()) return nullptr;
+    const weir_segment_t& segment = found->arena->segment();
+    if (!holds(segment.stride_bytes)) return nullptr;
+    return segment.base + peer * segment.stride_bytes + offset;
+  }
   // Each rank withdraws its own memory at any time, so one rank may know a number that another does
   // not. If all name the same number, this rank does so, too, and thus knows it.
   if (std::max(index, first >> kOffsetBits) > kWindowsMax) {

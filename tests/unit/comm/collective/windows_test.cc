@@ -22,11 +22,25 @@ TEST_F(WindowsTest, MemoryThatNoRankSharesLiesInNoWindow) {
   ASSERT_TRUE(made.ok());
   auto* memory = static_cast<unsigned char*>(made.value());
   for (int i = 0; i < 100; ++i) ASSERT_EQ(memory[i], 0);
-  EXPECT_TRUE(windows.any()) << "calls must agree on it: every rank has one";
+  EXPECT_EQ(windows.need(), Windows::Need::kAgree) << "every rank has one";
   EXPECT_EQ(windows.word_of(memory, 100), 0u);
   EXPECT_TRUE(windows.free(memory).ok());
   EXPECT_EQ(windows.free(memory).code(), Code::kInvalidArgument);
-  EXPECT_FALSE(windows.any());
+  EXPECT_EQ(windows.need(), Windows::Need::kNothing);
+}
+
+TEST_F(WindowsTest, RanksTellWhereBuffersLieOnlyOnceTheyHadAnArena) {
+  auto made = windows.allocate(100);
+  ASSERT_TRUE(made.ok());
+  EXPECT_EQ(windows.need(), Windows::Need::kAgree);
+  auto arena = windows.create_arena(4096);
+  ASSERT_TRUE(arena.ok());
+  EXPECT_EQ(windows.need(), Windows::Need::kTell);
+  EXPECT_FALSE(windows.only_arenas());
+  windows.destroy_arena(*arena.value());
+  EXPECT_EQ(windows.need(), Windows::Need::kTell) << "others may have theirs still";
+  EXPECT_TRUE(windows.free(made.value()).ok());
+  EXPECT_TRUE(windows.only_arenas());
 }
 
 TEST_F(WindowsTest, SizesThatCannotBeAndABrokenCommunicatorAreRefused) {
@@ -57,7 +71,7 @@ TEST_F(WindowsTest, WithdrawnMemoryIsReachedNoMore) {
   windows.withdraw_reachable(number);
   EXPECT_EQ(windows.word_of(own.data(), 64), 0u);
   EXPECT_EQ(windows.at_peer(word, word, 1, 64), nullptr);
-  EXPECT_TRUE(windows.any()) << "other ranks may not have withdrawn theirs";
+  EXPECT_EQ(windows.need(), Windows::Need::kAgree) << "other ranks may not have withdrawn theirs";
   EXPECT_NE(windows.add_reachable({own.data(), other.data()}, {64, 64}), number);
 }
 

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "arena.h"
+
+#include <ATen/ops/from_blob.h>
+#include <c10/util/Exception.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace weir::pytorch {
+
+namespace {
+
+// A piece of the arena, which lives as long as it.
+struct Piece {
+  std::shared_ptr<Arena> arena;
+  weir_arena_t handle;
+  void* memory;
+};
+
+void free_piece(void* context) {
+  const std::unique_ptr<Piece> piece(static_cast<Piece*>(context));
+  // In a child of the process that made the arena this is refused, and the child's copy ends with
+  // the child.
+  (void)weir_arena_free(piece->handle, piece->memory);
+}
+
+class ArenaAllocator final : public c10::Allocator {
+ public:
+  explicit ArenaAllocator(std::shared_ptr<Arena> arena) : arena_(std::move(arena)) {}
+
+  c10::DataPtr allocate(size_t bytes) override {
+    if (bytes == 0) return {nullptr, c10::Device(c10::DeviceType::CPU)};
+    c10::DataPtr data = arena_->allocate(bytes);
+    TORCH_CHECK_WITH(OutOfMemoryError, data.get() != nullptr, weir_last_error(nullptr));
+    return data;
+  }
+  void copy_data(void* destination, const void* source, size_t bytes) const override {
+    std::memcpy(destination, source, bytes);
+  }
+
+ private:
+  const std::shared_ptr<Arena> arena_;
+};
+
+}  // namespace
+
+std::shared_ptr<Arena> Arena::create(weir_comm_t comm, size_t bytes) {
+  // So that all ranks have come before any of them stops to move data of operations in flight.
+  check(weir_barrier(comm, nullptr), comm, "allocate_tensor");
+  weir_arena_t handle = nullptr;
+  check(weir_arena_create(comm, bytes, &handle), comm, "allocate_tensor");
+  return std::shared_ptr<Arena>(new Arena(handle));
+}
+
+Arena::Arena(weir_arena_t handle) : handle_(handle) { is_shared_ = usage().is_shared != 0; }
+
+Arena::~Arena() { (void)weir_arena_destroy(handle_); }
+
+c10::DataPtr Arena::allocate(size_t bytes) {
+  constexpr c10::Device kCpu(c10::DeviceType::CPU);
+  void* memory = nullptr;
+  const weir_result_t result = weir_arena_alloc(handle_, bytes, &memory);
+  if (result == WEIR_ERROR_NO_MEMORY) return {nullptr, kCpu};
+  check(result, nullptr, "allocate_tensor");
+  auto* piece = new Piece{shared_from_this(), handle_, memory};
+  return {memory, piece, &free_piece, kCpu};
+}
+
+std::optional<at::Tensor> Arena::tensor(int64_t count, const at::TensorOptions& options) {
+  const size_t bytes = static_cast<size_t>(count) * options.dtype().itemsize();
+  if (bytes == 0) return at::empty({count}, options);
+  auto data = std::make_shared<c10::DataPtr>(allocate(bytes));
+  if (data->get() == nullptr) return std::nullopt;
+  void* memory = data->get();
+  return at::from_blob(
+      memory, {count}, [data](void*) mutable { data.reset(); }, options);
+}
+
+weir_arena_usage_t Arena::usage() const {
+  weir_arena_usage_t usage = WEIR_ARENA_USAGE_INIT;
+  check(weir_arena_info(handle_, &usage), nullptr, "arena_usage");
+  return usage;
+}
+
+size_t default_arena_bytes() {
+  const auto pages = static_cast<size_t>(std::max(sysconf(_SC_PHYS_PAGES), 1L));
+  return pages * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+}
+
+std::shared_ptr<c10::Allocator> allocator_of(std::shared_ptr<Arena> arena) {
+  return std::make_shared<ArenaAllocator>(std::move(arena));
+}
+
+}  // namespace weir::pytorch
