@@ -54,8 +54,8 @@ class TcpRails : public testing::Test {
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, control), 0);
     for (int i = 0; i < 2; ++i)
       ends_[i]->attach(rail, Stream(data[i]), Stream(control[i]), returns);
+    is_cut_[rail] = false;
   }
-  // As the network would: neither end learns what the other has received.
   // End 1 waits for a message while every rail is cut.
   void lose_the_peer() {
     Message in(100);
@@ -66,7 +66,9 @@ class TcpRails : public testing::Test {
     EXPECT_EQ(in.op.state, kOpFailed + WEIR_ERROR_PEER_LOST);
     EXPECT_TRUE(ends_[1]->lost());
   }
+  // As the network would: neither end learns what the other has received.
   void cut(uint32_t rail) {
+    is_cut_[rail] = true;
     for (Bundle* end : ends_) {
       if (end->data_stream(rail).fd() >= 0) shutdown(end->data_stream(rail).fd(), SHUT_RDWR);
       if (end->control(rail).fd() >= 0) shutdown(end->control(rail).fd(), SHUT_RDWR);
@@ -134,6 +136,7 @@ class TcpRails : public testing::Test {
 
   std::vector<std::unique_ptr<Bundle>> owned_;
   Bundle* ends_[2];
+  bool is_cut_[kRails] = {};
 };
 
 TEST_F(TcpRails, AMessageArrivesWhenItsReceiveWasPostedBeforeOrLater) {
@@ -250,7 +253,8 @@ TEST_F(TcpRails, WhateverBreaksAndReturnsEveryMessageArrivesOnceAndInOrder) {
     // The next round keeps another rail: all are there again before it.
     const uint64_t end = monotonic_ns() + 20'000'000'000;
     for (uint32_t rail = 0; rail < kRails; ++rail) {
-      while (ends_[0]->is_down(rail) || ends_[1]->is_down(rail)) {
+      // Also where neither end has noticed yet.
+      while (is_cut_[rail] || ends_[0]->is_down(rail) || ends_[1]->is_down(rail)) {
         ASSERT_LT(monotonic_ns(), end) << "a rail cannot return";
         usleep(600);
         drive();
