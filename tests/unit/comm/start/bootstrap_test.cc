@@ -309,7 +309,7 @@ TEST(Bootstrap, ARankThatCameWithLittleTimeLeftIsSaidToHaveHadLittle) {
   std::thread root(
       [&] { patient = Bootstrap::join(secret, 0, 3, deadline_in_ms(20'000)).status(); });
   await_root(secret);
-  const Status hasty = Bootstrap::join(secret, 1, 3, deadline_in_ms(400)).status();
+  const Status hasty = Bootstrap::join(secret, 1, 3, deadline_in_ms(900)).status();
   root.join();
   EXPECT_EQ(patient.code(), Code::kTimeout);
   EXPECT_EQ(hasty.text(), patient.text());
