@@ -357,11 +357,11 @@ TEST(Arena, MayBeCreatedWhileAnOperationIsInFlight) {
                               &request),
               WEIR_OK);
     if (rank == 0) {
-      EXPECT_EQ(weir_wait(request), WEIR_OK) << weir_last_error(comm);
+      EXPECT_EQ(weir_wait(&request), WEIR_OK) << weir_last_error(comm);
     }
     weir_arena_t arena = make_arena(comm, kMiB);
     if (rank == 1) {
-      EXPECT_EQ(weir_wait(request), WEIR_OK) << weir_last_error(comm);
+      EXPECT_EQ(weir_wait(&request), WEIR_OK) << weir_last_error(comm);
     }
     expect_all(data.data(), data.size(), 2.0f, "beside the arena");
     EXPECT_EQ(weir_arena_destroy(arena), WEIR_OK);
