@@ -180,7 +180,11 @@ weir_optional(CUDA "CUDA toolkit" CUDAToolkit_FOUND "${CUDAToolkit_VERSION}"
   "no nvcc or toolkit headers, set CUDAToolkit_ROOT")
 
 # Of the toolkit only nvcc: what it compiles is loaded through CUDA's driver, and nothing is linked.
-set(WEIR_CUDA_ARCHITECTURES 80 90 CACHE STRING
+set(architectures 80 90)
+if(CUDAToolkit_VERSION VERSION_GREATER_EQUAL 12.8)
+  list(APPEND architectures 100)
+endif()
+set(WEIR_CUDA_ARCHITECTURES ${architectures} CACHE STRING
   "Architectures that the reduction kernels are compiled for; PTX serves all others from 75 on")
 set(WEIR_NVCC_FOUND OFF)
 if(WEIR_HAVE_CUDA AND CUDAToolkit_NVCC_EXECUTABLE)

@@ -48,8 +48,6 @@ class ArenaAllocator final : public c10::Allocator {
 }  // namespace
 
 std::shared_ptr<Arena> Arena::create(weir_comm_t comm, size_t bytes) {
-  // So that all ranks have come before any of them stops to move data of operations in flight.
-  check(weir_barrier(comm, nullptr), comm, "allocate_tensor");
   weir_arena_t handle = nullptr;
   check(weir_arena_create(comm, bytes, &handle), comm, "allocate_tensor");
   return std::shared_ptr<Arena>(new Arena(handle));

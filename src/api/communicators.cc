@@ -323,7 +323,7 @@ weir_result_t weir_mem_alloc(weir_comm_t comm, size_t bytes, void** memory) {
     WEIR_REFUSE_IN_CALLBACK("mem_alloc", comm);
     if (memory == nullptr) return invalid("mem_alloc: memory is NULL", comm);
     *memory = nullptr;
-    auto made = comm->comm->windows().allocate(bytes);
+    auto made = comm->comm->allocate_memory(bytes);
     if (!made.ok()) return report(made.status(), comm);
     *memory = made.value();
     return WEIR_OK;

@@ -318,6 +318,56 @@ TEST(Arena, ABufferInADestroyedArenaIsAMismatch) {
   EXPECT_EQ(statuses, (std::vector<int>{0, 0}));
 }
 
+TEST(Arena, OfDifferentSizesIsAMismatchOnAllRanksAndTheCommunicatorGoesOn) {
+  run_processes(3, [](int rank, weir_comm_t comm) {
+    weir_arena_t arena = nullptr;
+    EXPECT_EQ(weir_arena_create(comm, rank == 2 ? 2 * kMiB : kMiB, &arena), WEIR_ERROR_MISMATCH);
+    const std::string text = weir_last_error(comm);
+    EXPECT_NE(text.find("1048576 bytes on rank 0"), std::string::npos) << text;
+    EXPECT_NE(text.find("2097152 bytes on rank 2"), std::string::npos) << text;
+    void* memory = nullptr;
+    EXPECT_EQ(weir_mem_alloc(comm, rank == 2 ? kMiB : 64, &memory), WEIR_ERROR_MISMATCH);
+    arena = make_arena(comm, kMiB);
+    EXPECT_EQ(weir_arena_destroy(arena), WEIR_OK);
+  });
+}
+
+TEST(Arena, AgainstAnotherCallIsAMismatchThatNamesBoth) {
+  run_processes(2, [](int rank, weir_comm_t comm) {
+    ASSERT_EQ(weir_comm_set_timeout(comm, 60'000), WEIR_OK);
+    weir_arena_t arena = nullptr;
+    float value = 1;
+    const weir_result_t result =
+        rank == 0 ? weir_arena_create(comm, kMiB, &arena)
+                  : weir_all_reduce(comm, &value, &value, 1, WEIR_FLOAT32, WEIR_SUM, nullptr);
+    EXPECT_EQ(result, WEIR_ERROR_MISMATCH);
+    const std::string text = weir_last_error(comm);
+    EXPECT_NE(text.find("rank 0 called arena_create()"), std::string::npos) << text;
+    EXPECT_NE(text.find("rank 1 called all_reduce("), std::string::npos) << text;
+  });
+}
+
+// One rank waits for an operation before it creates the arena, the other one does so afterwards.
+TEST(Arena, MayBeCreatedWhileAnOperationIsInFlight) {
+  run_processes(2, [](int rank, weir_comm_t comm) {
+    ASSERT_EQ(weir_comm_set_timeout(comm, 60'000), WEIR_OK);
+    std::vector<float> data(1'000'000, 1.0f);
+    weir_request_t request = nullptr;
+    ASSERT_EQ(weir_all_reduce(comm, data.data(), data.data(), data.size(), WEIR_FLOAT32, WEIR_SUM,
+                              &request),
+              WEIR_OK);
+    if (rank == 0) {
+      EXPECT_EQ(weir_wait(&request), WEIR_OK) << weir_last_error(comm);
+    }
+    weir_arena_t arena = make_arena(comm, kMiB);
+    if (rank == 1) {
+      EXPECT_EQ(weir_wait(&request), WEIR_OK) << weir_last_error(comm);
+    }
+    expect_all(data.data(), data.size(), 2.0f, "beside the arena");
+    EXPECT_EQ(weir_arena_destroy(arena), WEIR_OK);
+  });
+}
+
 TEST(Arena, ServesAsOrdinaryMemoryInCommunicatorsThatAreSplitFromIt) {
   run_processes(4, [](int rank, weir_comm_t comm) {
     constexpr size_t kCount = 40'000;

@@ -101,6 +101,54 @@ bool root_gets_far_ahead(size_t bytes) {
          (!connects || bytes <= 1024);
 }
 
+// Each rank takes itself for the root of what it sends, or its peer for the root of what it gives.
+TEST(Mismatch, OfRanksThatDoNotWaitForEachOtherIsFoundByTheNextCallThatDoes) {
+  constexpr int kBroadcast = 0;
+  constexpr int kReduce = 1;
+  constexpr int kGather = 2;
+  constexpr int kOneOfEach = 3;
+  for (const int kind : {kBroadcast, kReduce, kGather, kOneOfEach}) {
+    for (const size_t count : {size_t{4}, size_t{4000}, size_t{1'000'000}}) {
+      SCOPED_TRACE(std::to_string(kind) + ", " + std::to_string(count) + " elements");
+      // Messages are in order with each other, and so many of them wait for their receiver.
+      if (!root_gets_far_ahead(4 * count) || (getenv("WEIR_TRANSPORT") != nullptr && count > 4)) {
+        continue;
+      }
+      run_processes(
+          2,
+          [=](int rank, weir_comm_t comm) {
+            std::vector<float> data(count, 1.0f), result(2 * count);
+            weir_result_t ended = WEIR_OK;
+            for (int call = 0; call < 3 && ended == WEIR_OK; ++call) {
+              if (kind == kBroadcast || (kind == kOneOfEach && rank == 0)) {
+                ended = weir_broadcast(comm, data.data(), data.data(), count, WEIR_FLOAT32, rank,
+                                       nullptr);
+              } else if (kind == kReduce || kind == kOneOfEach) {
+                ended = weir_reduce(comm, data.data(), result.data(), count, WEIR_FLOAT32, WEIR_SUM,
+                                    kind == kReduce ? 1 - rank : 0, nullptr);
+              } else {
+                ended = weir_gather(comm, data.data(), result.data(), count, WEIR_FLOAT32, 1 - rank,
+                                    nullptr);
+              }
+            }
+            for (int call = 0; call < 2 && ended == WEIR_OK; ++call) {
+              ended = call == 0 ? weir_barrier(comm, nullptr)
+                                : weir_all_reduce(comm, data.data(), data.data(), 4, WEIR_FLOAT32,
+                                                  WEIR_SUM, nullptr);
+            }
+            EXPECT_EQ(ended, WEIR_ERROR_MISMATCH) << weir_last_error(comm);
+            // A message says of which call it is, and no more.
+            if (getenv("WEIR_TRANSPORT") != nullptr) return;
+            expect_text(comm, "as operation 1:");
+            expect_text(comm, kind == kOneOfEach ? "reduce(float32" : "root 0");
+            expect_text(comm, kind == kOneOfEach ? "broadcast(float32" : "root 1");
+            expect_text(comm, "every rank must call the same");
+          },
+          {}, with_timeout(60'000));
+    }
+  }
+}
+
 TEST(Mismatch, AnAllToAllVAgainstAnotherCallIsNamedOnEveryRank) {
   for (const char* hooks : {"", "check"}) {
     for (const size_t count : {size_t{3}, size_t{50'000}}) {

@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch's NCCL backend with Weir's libnccl.so.2 before it.
 
-    pytorch_job.py RANKS --library LIBNCCL --expect TEXT
+    pytorch_job.py RANKS --library LIBNCCL --expect TEXT [--case CASE]
 
-Starts RANKS processes of pytorch_rank.py, all on the first GPU, with the library preloaded, and
-wants TEXT in what rank 0 explains of its choice. Exit status 77, with the reason, where there is no
-PyTorch or no GPU. With --anywhere a GPU is not needed, and the other arguments go to the ranks:
---device cpu --backend gloo.
+Starts RANKS processes of pytorch_rank.py, or of a case of pytorch_cases.py, all on the first GPU,
+with the library preloaded, and wants TEXT in what rank 0 explains of its choice. Exit status 77,
+with the reason, where there is no PyTorch or no GPU. With --anywhere a GPU is not needed, and the
+other arguments go to the ranks: --device cpu --backend gloo.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import sys
 
 SKIPPED = 77
 SECONDS_MAX = 400
-RANK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "pytorch_rank.py")
+FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 def reason_to_skip(needs_gpu):
@@ -51,9 +51,11 @@ def start(rank, arguments, port, rest):
         WEIR_TIMEOUT_MS="120000",
     )
     if arguments.library:
-        variables["LD_PRELOAD"] = arguments.library
+        preloaded = [arguments.library, os.environ.get("LD_PRELOAD", "")]
+        variables["LD_PRELOAD"] = ":".join(filter(None, preloaded))
+    program = ["pytorch_cases.py", arguments.case] if arguments.case else ["pytorch_rank.py"]
     return subprocess.Popen(
-        [sys.executable, RANK, *rest],
+        [sys.executable, os.path.join(FOLDER, program[0]), *program[1:], *rest],
         env=variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -67,6 +69,7 @@ def main():
     parser.add_argument("ranks", type=int)
     parser.add_argument("--library", help="Weir's libnccl.so.2")
     parser.add_argument("--expect", help="text of WEIR_EXPLAIN that must appear")
+    parser.add_argument("--case", help="of pytorch_cases.py")
     parser.add_argument("--anywhere", action="store_true", help="also without a GPU")
     arguments, rest = parser.parse_known_args()
     why = reason_to_skip(not arguments.anywhere)
@@ -80,7 +83,8 @@ def main():
         for rank, process in enumerate(ranks):
             text, _ = process.communicate(timeout=SECONDS_MAX)
             said += text
-            if process.returncode != 0:
+            dies = arguments.case == "killed" and rank > 0 and rank == arguments.ranks - 1
+            if process.returncode != (-signal.SIGKILL if dies else 0):
                 failed.append(f"rank {rank} ended with {process.returncode}")
     except subprocess.TimeoutExpired:
         failed.append(f"rank {rank} was not done after {SECONDS_MAX} s")

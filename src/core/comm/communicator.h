@@ -134,7 +134,8 @@ class Communicator {
   // Makes progress of one-sided operations, for callers that poll a word themselves. True when
   // something moved.
   bool poll_windows();
-  // See weir_mem_free.
+  // See weir_mem_alloc and weir_mem_free.
+  Result<void*> allocate_memory(uint64_t bytes);
   Status free_memory(void* memory);
   // See weir_arena_create and weir_arena_destroy.
   Result<std::shared_ptr<Arena>> create_arena(uint64_t bytes);
@@ -176,6 +177,8 @@ class Communicator {
   void attend();
 
  private:
+  Status meet_for_memory(engine::Purpose purpose, const char* function, uint64_t bytes);
+  void fail_without_memory(const Status& status);
   Communicator();
 
   // ---- Making: communicator.cc

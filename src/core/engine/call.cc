@@ -60,6 +60,8 @@ std::string describe(uint64_t what, uint64_t count) {
   const auto purpose = static_cast<Purpose>(what >> 27 & 7);
   if (purpose == Purpose::kWindowCreate) return "window_create()";
   if (purpose == Purpose::kWindowDestroy) return "window_destroy()";
+  if (purpose == Purpose::kMemoryAllocate) return "mem_alloc()";
+  if (purpose == Purpose::kArenaCreate) return "arena_create()";
   if (purpose == Purpose::kDirect) return "an operation on memory of devices";
   if (purpose == Purpose::kSetup) return "an exchange that makes or changes a communicator";
   const auto kind = static_cast<Collective>(collective);

@@ -18,6 +18,8 @@ enum class Purpose : uint8_t {
   kWindowDestroy = 2,
   kDirect = 3,  // the ranks agree on an operation from device to device
   kSetup = 4,   // they tell each other what they need to make or change a communicator
+  kMemoryAllocate = 5,
+  kArenaCreate = 6,
 };
 
 struct Call {

@@ -49,6 +49,7 @@ class Context {
 
   // --- Order of operations ---
   uint64_t sequence = 0;      // of the latest operation begun; the first is 1
+  uint32_t mark = 0;          // of that operation, see call_mark
   uint64_t position = 0;      // end of the latest operation's part of the ring
   uint64_t entry_bytes = 64;  // ring geometry in use
   uint64_t ring_bytes = 64;
@@ -86,6 +87,20 @@ class Context {
     end_position[sequence % kEndPositions] = position;
     return start;
   }
+  // What tells the next call from others: its fingerprint and those of all calls before it. So ranks
+  // that once make different calls, none of which waits for another rank, learn of it in the next
+  // call that does.
+  uint32_t call_mark(uint32_t call_fingerprint) const {
+    constexpr uint32_t kOdd = 0x9e3779b1u;  // multiplying by it loses nothing
+    return call_fingerprint ^ (mark * kOdd);
+  }
+  // The same for a call that has begun or is the next one.
+  uint32_t call_mark(uint32_t call_fingerprint, uint64_t of_sequence) const {
+    return of_sequence == sequence ? mark : call_mark(call_fingerprint);
+  }
+  // Of the operation that has just begun.
+  uint32_t begin_mark(uint32_t call_fingerprint) { return mark = call_mark(call_fingerprint); }
+
   // Whether every peer has finished operation k - kOperationsAhead, as the start of operation k
   // requires.
   bool may_begin() {
@@ -96,14 +111,12 @@ class Context {
   uint64_t ring_offset(uint64_t at) const { return (at - geometry_position) % ring_bytes; }
 
   // Publishes the call that has the current sequence number. `what`: the call's pack_what.
-  void describe_call(uint64_t what, uint64_t count, uint32_t call_fingerprint) {
-    describe(sequence, what, count, call_fingerprint, 0, 0);
-  }
+  void describe_call(uint64_t what, uint64_t count) { describe(sequence, what, count, mark, 0, 0); }
   // Publishes the next call, and the value on which the ranks must agree before it begins
   // (DescriptorLine::input_window).
   void describe_next_call(const Call& call, uint32_t call_fingerprint, uint64_t input_window,
                           uint64_t output_window) {
-    describe(sequence + 1, pack_what(call), call.count, call_fingerprint, input_window,
+    describe(sequence + 1, pack_what(call), call.count, call_mark(call_fingerprint), input_window,
              output_window);
   }
   // Withdraws the buffers of operations that will never complete. No messages are possible after
@@ -123,13 +136,13 @@ class Context {
 
  private:
   // Kept small: every warm call runs it.
-  void describe(uint64_t of_sequence, uint64_t what, uint64_t count, uint32_t call_fingerprint,
+  void describe(uint64_t of_sequence, uint64_t what, uint64_t count, uint32_t of_call,
                 uint64_t input_window, uint64_t output_window) {
     if (!mapped()) return;
     DescriptorLine& line = control(rank).descriptor[of_sequence % kDescriptorCount];
     // It was published before the call began, to agree on it: peers may still be reading it.
     if (line.sequence.load(std::memory_order_relaxed) == of_sequence) return;
-    line.fingerprint.store(call_fingerprint, std::memory_order_relaxed);
+    line.mark.store(of_call, std::memory_order_relaxed);
     line.what.store(what, std::memory_order_relaxed);
     line.count.store(count, std::memory_order_relaxed);
     line.input_window.store(input_window, std::memory_order_relaxed);

@@ -25,7 +25,7 @@ inline constexpr uint32_t kPhaseCount = 4;  // signal indices of a mapped progra
 // a broadcast works ahead for a whole turn.
 inline constexpr uint32_t kOperationsAhead = 62;
 inline constexpr uint32_t kEndPositions = 64;
-inline constexpr uint32_t kFingerprintSlots = 7;
+inline constexpr uint32_t kMarkSlots = 7;
 inline constexpr uint32_t kDescriptorCount = 128;
 inline constexpr uint32_t kErrorTextBytes = 1024;
 inline constexpr uint32_t kBlamedRanksMax = 64;
@@ -41,18 +41,18 @@ inline constexpr uint32_t kLinePayloadBytes = 56;  // the other 8 are the flag
 // "This rank has finished this phase of all slices before `position`."
 struct alignas(kCacheLineBytes) PhaseLine {
   std::atomic<uint64_t> position;
-  // (operation sequence << 32 | call fingerprint) of the latest operations, by sequence % 7;
+  // (operation sequence << 32 | call mark) of the latest operations, by sequence % 7;
   // written before `position`, so that a rank that sees the position sees which call it belongs to.
   // A rank that is further behind finds the call in the descriptors.
-  std::atomic<uint64_t> fingerprint[kFingerprintSlots];
+  std::atomic<uint64_t> mark[kMarkSlots];
 };
 
 // The call that a rank was asked to make, for comparison and reports. Written after the data is
 // published, off the critical path.
 struct alignas(kCacheLineBytes) DescriptorLine {
-  std::atomic<uint64_t> sequence;     // written last
-  std::atomic<uint64_t> fingerprint;  // 32 bits
-  std::atomic<uint64_t> what;         // see call.h: packed collective, type, fold, root
+  std::atomic<uint64_t> sequence;  // written last
+  std::atomic<uint64_t> mark;      // Context::call_mark, 32 bits
+  std::atomic<uint64_t> what;      // see call.h: packed collective, type, fold, root
   std::atomic<uint64_t> count;
   // Window number + 1 and offset of the buffers, 0 = none. all_to_all_v: the first is the longest
   // block of the rank, in elements.
@@ -102,10 +102,8 @@ inline constexpr size_t kLinesOffset =
     (sizeof(Control) + kLineEntryBytes - 1) / kLineEntryBytes * kLineEntryBytes;
 inline constexpr size_t kStagingOffset = kLinesOffset + size_t{kLineEntryCount} * kLineEntryBytes;
 
-// (sequence << 32 | fingerprint), as it stands in phase lines and embedded flags.
-constexpr uint64_t call_flag(uint64_t sequence, uint32_t call_fingerprint) {
-  return sequence << 32 | call_fingerprint;
-}
+// As it stands in phase lines and embedded flags. Records have the fingerprint instead of the mark.
+constexpr uint64_t call_flag(uint64_t sequence, uint32_t mark) { return sequence << 32 | mark; }
 
 // A count of elements, and by which call it was written.
 constexpr uint64_t block_word(uint64_t sequence, uint64_t count) {
@@ -115,10 +113,10 @@ constexpr uint64_t block_word(uint64_t sequence, uint64_t count) {
 // Whether a rank has described a call with this sequence number that differs from this rank's.
 // False when it has not described it yet, or has described a later call in the same place. A rank
 // describes a call before it sends, so the call of any data that has arrived is described.
-inline bool called_otherwise(const Control& peer, uint64_t sequence, uint32_t call_fingerprint) {
+inline bool called_otherwise(const Control& peer, uint64_t sequence, uint32_t mark) {
   const DescriptorLine& line = peer.descriptor[sequence % kDescriptorCount];
   return line.sequence.load(std::memory_order_acquire) == sequence &&
-         line.fingerprint.load(std::memory_order_relaxed) != call_fingerprint;
+         line.mark.load(std::memory_order_relaxed) != mark;
 }
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free);

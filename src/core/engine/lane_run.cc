@@ -17,13 +17,13 @@ void LaneRun::start(const LanePlan& plan, const Call& call, uint32_t call_finger
                     Context& context) {
   plan_ = &plan;
   call_ = &call;
-  fingerprint_ = call_fingerprint;
   status_ = Status();
   other_header_ = {};
   start_ = context.begin_operation(context.entry_bytes, context.ring_bytes, 1);
   sequence_ = context.sequence;
-  own_header_ = {call_flag(sequence_, call_fingerprint), pack_what(call), call.count};
-  context.describe_call(own_header_.what, call.count, call_fingerprint);
+  mark_ = context.begin_mark(call_fingerprint);
+  own_header_ = {call_flag(sequence_, mark_), pack_what(call), call.count};
+  context.describe_call(own_header_.what, call.count);
 
   const uint64_t scratch = plan.scratch_bytes();
   const uint64_t wanted = scratch + (call.scaled ? plan.input_bytes_ : 0) + 64;
@@ -90,7 +90,7 @@ void LaneRun::transport_failed(Context&, weir_result_t result, Rank peer, const 
 
 bool LaneRun::check_peer_call(Context& context, Rank peer) {
   if (!context.mapped()) return true;
-  if (!called_otherwise(context.control(peer), sequence_, fingerprint_)) return true;
+  if (!called_otherwise(context.control(peer), sequence_, mark_)) return true;
   status_ = Status(Code::kMismatch, std::string());
   return false;
 }

@@ -106,7 +106,7 @@ class LaneRun final : public Run {
 
   const LanePlan* plan_ = nullptr;
   const Call* call_ = nullptr;
-  uint32_t fingerprint_ = 0;
+  uint32_t mark_ = 0;
   uint64_t sequence_ = 0;
   uint64_t start_ = 0;
   Header own_header_{};

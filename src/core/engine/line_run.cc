@@ -26,13 +26,13 @@ static_assert(kDonePublishedEvery < kOperationsAhead, "who waits for nothing els
 
 // A warm call is short enough for its calls of functions to count.
 [[gnu::always_inline]] inline void LineRun::bind(const MappedPlan& plan, const Call& call,
-                                                 uint32_t call_fingerprint, uint64_t sequence,
-                                                 uint64_t entry, Context& context) {
+                                                 uint32_t mark, uint64_t sequence, uint64_t entry,
+                                                 Context& context) {
   plan_ = &plan;
   call_ = &call;
-  fingerprint_ = call_fingerprint;
+  mark_ = mark;
   next_op_ = 0;
-  flag_ = call_flag(sequence, call_fingerprint);
+  flag_ = call_flag(sequence, mark);
   const Rank n = context.rank_count;
   bases_.resize(2 + n);
   bases_[kBaseInput] = static_cast<unsigned char*>(const_cast<void*>(call.input));
@@ -85,7 +85,7 @@ void LineRun::execute_tree(const MappedOp& op, unsigned char* dst) {
 void LineRun::publish_ahead(const MappedPlan& plan, const Call& call, uint32_t call_fingerprint,
                             Context& context) {
   WEIR_CHECK(plan.mutual_, "the entries of rooted operations are told apart by their sequence");
-  bind(plan, call, call_fingerprint, context.sequence + 1,
+  bind(plan, call, context.call_mark(call_fingerprint), context.sequence + 1,
        context.mutual_line_count % kMutualLineEntries, context);
   while (next_op_ < plan_->ops_.size() && plan_->ops_[next_op_].dst.staged) {
     execute(plan_->ops_[next_op_++], context);
@@ -115,7 +115,7 @@ void LineRun::start(const MappedPlan& plan, const Call& call, uint32_t call_fing
   start_ = context.begin_operation(context.entry_bytes, context.ring_bytes, 1);
   const uint64_t entry = plan.mutual_ ? context.mutual_line_count++ % kMutualLineEntries
                                       : kMutualLineEntries + context.sequence % kRootedLineEntries;
-  bind(plan, call, call_fingerprint, context.sequence, entry, context);
+  bind(plan, call, context.begin_mark(call_fingerprint), context.sequence, entry, context);
   if (ahead_flag_ == flag_) next_op_ = ahead_op_count_;
 }
 
@@ -133,7 +133,7 @@ Advance LineRun::advance(Context& context) {
       if (!described_) {
         // The published data is on its way: use the time.
         prefetch_for_write(dst, op.result ? bytes >> plan_->output_shift_ : bytes);
-        context.describe_call(plan_->what_, call_->count, fingerprint_);
+        context.describe_call(plan_->what_, call_->count);
         described_ = true;
       }
       for (uint32_t k = 0; k < op.operand_count; ++k) {
@@ -148,8 +148,7 @@ Advance LineRun::advance(Context& context) {
         // The word may also be payload of an earlier operation whose slots were longer: the peer's
         // call descriptor decides.
         if (seen >> 32 == flag_ >> 32 &&
-            called_otherwise(context.control(place.base - kBaseStaging), context.sequence,
-                             fingerprint_)) {
+            called_otherwise(context.control(place.base - kBaseStaging), context.sequence, mark_)) {
           status_ = Status(Code::kMismatch, std::string());
           return Advance::kFailed;
         }
@@ -159,7 +158,7 @@ Advance LineRun::advance(Context& context) {
     }
     execute(op, context);
   }
-  if (!described_) context.describe_call(plan_->what_, call_->count, fingerprint_);
+  if (!described_) context.describe_call(plan_->what_, call_->count);
   const bool is_behind = heard_ && !waited_ && !plan_->mutual_;
   if (!is_behind || context.sequence % kDonePublishedEvery == 0) context.publish_done();
   if (plan_->hears_all_) context.all_done = std::max(context.all_done, start_);

@@ -4,7 +4,7 @@
 //
 //   [payload, contiguous][padding][flag, the last 8 bytes of the last cache line]
 //
-// with flag = (sequence << 32 | call fingerprint) ^ bytes of payload, stored (release) after the
+// with flag = (sequence << 32 | call mark) ^ bytes of payload, stored (release) after the
 // payload. So up to 56 bytes travel with their flag in one cache line, a reader that sees the flag
 // sees the payload, and the flag says which call it belongs to and how long the payload is. Slots
 // lie in one of two rings, and neither needs a trailing barrier:
@@ -49,17 +49,16 @@ class LineRun final : public Run {
   Advance advance(Context& context) override;
   void collect_awaited(const Context& context, std::vector<Rank>* ranks) const override;
   RunPosition position() const override;
-  uint64_t flag() const { return flag_; }  // call_flag of the operation
 
  private:
-  void bind(const MappedPlan& plan, const Call& call, uint32_t call_fingerprint, uint64_t sequence,
+  void bind(const MappedPlan& plan, const Call& call, uint32_t mark, uint64_t sequence,
             uint64_t entry, Context& context);
   void execute(const MappedOp& op, Context& context);
   void execute_tree(const MappedOp& op, unsigned char* dst);
 
   const MappedPlan* plan_ = nullptr;
   const Call* call_ = nullptr;
-  uint32_t fingerprint_ = 0;
+  uint32_t mark_ = 0;
   uint32_t next_op_ = 0;
   uint64_t start_ = 0;
   uint64_t ahead_flag_ = 0;  // of the operation published ahead last

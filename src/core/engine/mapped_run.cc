@@ -25,7 +25,6 @@ void MappedRun::start(const MappedPlan& plan, const Call& call, uint32_t call_fi
                       std::span<unsigned char* const> peer_outputs) {
   plan_ = &plan;
   call_ = &call;
-  fingerprint_ = call_fingerprint;
   described_ = false;
   told_ = nullptr;
   input_open_ = output_open_ = true;
@@ -35,6 +34,7 @@ void MappedRun::start(const MappedPlan& plan, const Call& call, uint32_t call_fi
   start_ = context.begin_operation(plan.slicing_.entry_bytes, plan.slicing_.ring_bytes,
                                    plan.slice_count_);
   sequence_ = context.sequence;
+  mark_ = context.begin_mark(call_fingerprint);
   if (plan.slicing_.choose_slot_stores) plan.slot_stores_.begin_operation(now_ns);
   if (plan.slicing_.choose_output_stores) plan.output_stores_.begin_operation(now_ns);
   next_slice_.assign(plan.stages_.size(), 0);
@@ -81,7 +81,7 @@ bool MappedRun::hear(Context& context, Rank peer) {
 bool MappedRun::peer_reached(Context& context, Rank peer, uint32_t phase, uint64_t slice) {
   const uint64_t wanted = start_ + (slice + 1) * plan_->slicing_.entry_bytes;
   PeerView& view = context.peers[peer];
-  // The first slice always checks, so that the fingerprint is compared once per peer and operation.
+  // The first slice always checks, so that the mark is compared once per peer and operation.
   if (slice != 0 && view.phase[phase] >= wanted) return true;
   const PhaseLine& line = context.control(peer).phase[phase];
   const uint64_t position = line.position.load(std::memory_order_acquire);
@@ -95,16 +95,15 @@ bool MappedRun::peer_reached(Context& context, Rank peer, uint32_t phase, uint64
 }
 
 bool MappedRun::same_call(const Control& peer, const PhaseLine& line) const {
-  const uint64_t ours = call_flag(sequence_, fingerprint_);
-  const uint64_t theirs =
-      line.fingerprint[sequence_ % kFingerprintSlots].load(std::memory_order_relaxed);
+  const uint64_t ours = call_flag(sequence_, mark_);
+  const uint64_t theirs = line.mark[sequence_ % kMarkSlots].load(std::memory_order_relaxed);
   if (theirs == ours) [[likely]] {
     return true;
   }
   if (theirs >> 32 == ours >> 32) return false;
   // The peer is so far ahead that the slot holds a later call, or reached the position by a call
   // without this phase. Its descriptor of this call is complete or on its way.
-  return !called_otherwise(peer, sequence_, fingerprint_);
+  return !called_otherwise(peer, sequence_, mark_);
 }
 
 bool MappedRun::ready(Context& context, uint32_t stage_index, uint64_t slice) {
@@ -208,8 +207,8 @@ void MappedRun::run_stage(Context& context, uint32_t stage_index, uint64_t slice
   if (stage.signal_phase >= 0) {
     PhaseLine& line = context.control(context.rank).phase[stage.signal_phase];
     if (slice == 0) {
-      line.fingerprint[sequence_ % kFingerprintSlots].store(call_flag(sequence_, fingerprint_),
-                                                            std::memory_order_relaxed);
+      line.mark[sequence_ % kMarkSlots].store(call_flag(sequence_, mark_),
+                                              std::memory_order_relaxed);
     }
     line.position.store(end, std::memory_order_release);
     context.wake_sleepers();
@@ -264,7 +263,7 @@ Advance MappedRun::advance(Context& context) {
     }
   }
   if (!described_) {
-    context.describe_call(plan_->what_, call_->count, fingerprint_);
+    context.describe_call(plan_->what_, call_->count);
     described_ = true;
   }
   if (next_slice_[stage_count - 1] == slice_count) {

@@ -69,7 +69,7 @@ class MappedRun final : public Run {
 
   const MappedPlan* plan_ = nullptr;
   const Call* call_ = nullptr;
-  uint32_t fingerprint_ = 0;
+  uint32_t mark_ = 0;
   bool described_ = false;
   uint64_t sequence_ = 0;
   uint64_t start_ = 0;  // ring position of slice 0

@@ -45,17 +45,20 @@ DirectChoice direct_choice_here() {
   return direct_choice(settings.ok() ? settings.value().direct : "0", driver->is_stand_in);
 }
 
-bool can_reduce_direct(int rank_count, std::string* reason) {
+bool can_reduce_direct(int rank_count, int device, std::string* reason) {
   if (static_cast<uint32_t>(rank_count) > kernels::kRanksMax) {
     *reason = fmt::format("a kernel reduces buffers of {} ranks at most", kernels::kRanksMax);
     return false;
   }
   const cuda::Driver& driver = *cuda::driver_in_use();
-  cuda::Context context = nullptr;
-  (void)driver.cuCtxGetCurrent(&context);
-  // If the calling thread has no context, the kernels are loaded with the first queue.
-  return context == nullptr ? has_reduce_kernels(driver, reason)
-                            : reduce_kernels(driver, reason) != nullptr;
+  // Loading may wait for the device, so it is done while no stream waits for this library. A thread
+  // without a context loads in the device's primary one; where there is none yet, the kernels are
+  // loaded with the first queue.
+  cuda::Context context = cuda::context_on(driver, device);
+  if (context == nullptr) context = cuda::primary_context(driver, device);
+  if (context == nullptr) return has_reduce_kernels(driver, reason);
+  const cuda::ContextScope scope(driver, nullptr, context);
+  return reduce_kernels(driver, reason) != nullptr;
 }
 
 void explain(const Comm& comm, const std::string& text) {

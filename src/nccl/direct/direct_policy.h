@@ -24,7 +24,7 @@ bool goes_direct(const Operation& operation);
 DirectChoice direct_choice_here();
 
 // If it does: whether it can also reduce among `rank_count` ranks; if not, why. Loads the kernels.
-bool can_reduce_direct(int rank_count, std::string* reason);
+bool can_reduce_direct(int rank_count, int device, std::string* reason);
 
 // Writes `text` to the log, and with WEIR_EXPLAIN to stderr.
 void explain(const Comm& comm, const std::string& text);

@@ -76,13 +76,14 @@ Outcome agree_on_devices(const char* function, Comm& comm) {
   std::string reason;
   const DirectChoice choice = comm.rank_count() > 1 ? direct_choice_here() : DirectChoice::kNoCuda;
   const bool can = choice == DirectChoice::kOn;
-  const MemoryEntry mine{wanted_chunk_bytes(),
-                         comm::host_tag(),
-                         choice,
-                         can && can_reduce_direct(comm.rank_count(), &reason) ? 1u : 0u,
-                         can && passes_messages(comm) ? 1u : 0u,
-                         0,
-                         this_process()};
+  const MemoryEntry mine{
+      wanted_chunk_bytes(),
+      comm::host_tag(),
+      choice,
+      can && can_reduce_direct(comm.rank_count(), comm.device(), &reason) ? 1u : 0u,
+      can && passes_messages(comm) ? 1u : 0u,
+      0,
+      this_process()};
   std::vector<MemoryEntry> all(static_cast<size_t>(comm.rank_count()));
   const weir_result_t told = gather_for_setup(comm.weir(), &mine, all.data(), sizeof mine);
   if (told != WEIR_OK) return comm.outcome(function, told);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The reduction kernels for devices, run by the host, beside those of the core: the same bits.
+// The reduction kernels for devices, run by the host or by a device (kernel_runner.h), beside those
+// of the core: the same bits.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -9,13 +10,13 @@
 #include <vector>
 
 #include "core/engine/reduce.h"
-#include "cuda/kernels/reduce_host.h"
 #include "cuda/kernels/reduce_layout.h"
+#include "nccl/kernels/kernel_runner.h"
 
 namespace weir::kernels {
 namespace {
 
-using Bytes = std::vector<unsigned char>;
+using Bytes = std::vector<unsigned char, test::Allocator<unsigned char>>;
 
 uint64_t seed() {
   const char* text = std::getenv("WEIR_TEST_SEED");
@@ -113,7 +114,7 @@ void compare(std::mt19937_64& random, const Case& it) {
   if (in_place) a.destinations[0] = const_cast<void*>(a.sources[random() % it.source_count]);
   const unsigned blocks = lay_out(&a, width);
   EXPECT_LE(blocks, kBlocksMax);
-  reduce_on_host(static_cast<uint32_t>(it.type), a, uint64_t{blocks} * kBlockThreads);
+  test::run(static_cast<uint32_t>(it.type), a, blocks);
   for (uint32_t d = 0; d < a.destination_count; ++d) {
     const auto* got = static_cast<const unsigned char*>(a.destinations[d]);
     ASSERT_EQ(Bytes(got, got + it.count * width), wanted)
@@ -193,7 +194,8 @@ TEST(ReduceKernels, EveryCodeOfASmallFloat) {
       a.sources[0] = sources[0];
       a.sources[1] = sources[1];
       a.destinations[0] = got.data();
-      reduce_on_host(static_cast<uint32_t>(type), a, lay_out(&a, width) * kBlockThreads);
+      const unsigned blocks = lay_out(&a, width);
+      test::run(static_cast<uint32_t>(type), a, blocks);
       EXPECT_TRUE(got == wanted) << "type " << static_cast<int>(type) << ", fold "
                                  << static_cast<int>(fold);
     }

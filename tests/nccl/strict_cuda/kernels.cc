@@ -42,10 +42,11 @@ STRICT_CUDA_API cuCtxEnablePeerAccess(Context peer, unsigned) {
 
 STRICT_CUDA_API cuModuleLoadData(Module* module, const void* image) {
   World& it = world();
-  const Submission submission(it);
+  Submission submission(it);
   if (const Result result = forbidden(it, "cuModuleLoadData"); result != kSuccess) return result;
   if (t_context == nullptr) return kErrorInvalidContext;
   if (image == nullptr) return kErrorInvalidValue;
+  if (is_like_a_driver(it)) submission.wait_for_device();
   *module = &module_of_all;
   return kSuccess;
 }

@@ -33,7 +33,8 @@ STRICT_CUDA_API cuMemAlloc_v2(DevicePointer* memory, size_t bytes) {
 
 STRICT_CUDA_API cuMemFree_v2(DevicePointer memory) {
   World& it = world();
-  std::lock_guard lock(it.lock);
+  Submission submission(it);
+  if (is_like_a_driver(it)) submission.wait_for_device();
   const auto found = it.device.find(static_cast<uintptr_t>(memory));
   if (found == it.device.end()) return kErrorInvalidValue;
   const size_t mapped = (found->second.bytes + 4095) / 4096 * 4096;
@@ -165,7 +166,8 @@ STRICT_CUDA_API cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
 
 STRICT_CUDA_API cuMemFreeHost(void* memory) {
   World& it = world();
-  std::lock_guard lock(it.lock);
+  Submission submission(it);
+  if (is_like_a_driver(it)) submission.wait_for_device();
   if (it.pinned.erase(reinterpret_cast<uintptr_t>(memory)) == 0) return kErrorInvalidValue;
   std::free(memory);
   return kSuccess;

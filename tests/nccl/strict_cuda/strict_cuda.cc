@@ -30,6 +30,17 @@ STRICT_CUDA_API cuGetErrorString(Result error, const char** text) {
 STRICT_CUDA_API cuDevicePrimaryCtxRetain(Context* context, Device device) {
   if (device < 0 || device >= kContextCount) return kErrorInvalidValue;
   *context = &contexts[device];
+  World& it = world();
+  const std::lock_guard lock(it.lock);
+  it.retained.insert(device);
+  return kSuccess;
+}
+STRICT_CUDA_API cuDevicePrimaryCtxRelease_v2(Device) { return kSuccess; }
+STRICT_CUDA_API cuDevicePrimaryCtxGetState(Device device, unsigned* flags, int* active) {
+  World& it = world();
+  const std::lock_guard lock(it.lock);
+  *flags = 0;
+  *active = it.retained.count(device) != 0 ? 1 : 0;
   return kSuccess;
 }
 STRICT_CUDA_API cuCtxSetCurrent(Context context) {

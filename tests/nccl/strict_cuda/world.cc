@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nccl/strict_cuda/world.h"
 
+#include <algorithm>
 #include <chrono>
+#include <cstdlib>
 
 namespace strict_cuda {
 
@@ -15,7 +17,19 @@ constexpr int kThreadLocal = 1;
 
 std::mutex& lock_of(Context context) {
   static auto* const locks = new std::mutex[kContextCount];
-  return locks[context == nullptr ? 0 : static_cast<int*>(context) - contexts];
+  return locks[index_of(context)];
+}
+
+void make_hardware_queues(World& it) {
+  const char* count = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  if (count == nullptr) return;
+  const auto queues = static_cast<size_t>(std::clamp(std::atoi(count), 1, 32));
+  for (auto& of_device : it.hardware) of_device.resize(queues);
+}
+
+// Whether its work stands first in its queue.
+bool is_first(const StreamState& stream) {
+  return stream.shared == nullptr || stream.shared->front() == &stream;
 }
 
 void serve(World& it) {
@@ -27,8 +41,9 @@ void serve(World& it) {
     for (StreamState* stream : it.streams) {
       while (!stream->queue.empty()) {
         any = true;
-        if (!stream->queue.front()()) break;
+        if (!is_first(*stream) || !stream->queue.front()()) break;
         stream->queue.pop_front();
+        if (stream->shared != nullptr) stream->shared->pop_front();
         ++stream->done;
         moved = true;
       }
@@ -64,6 +79,8 @@ void serve(World& it) {
 World& world() {
   static World* it = [] {
     auto* made = new World();
+    make_hardware_queues(*made);
+    made->legacy.shared = next_hardware_queue(*made, nullptr);
     made->streams.insert(&made->legacy);
     std::thread([made] { serve(*made); }).detach();
     return made;
@@ -93,6 +110,18 @@ bool fault(World& it, const char* function) {
   return true;
 }
 
+bool is_like_a_driver(World& it) { return !it.hardware[0].empty(); }
+
+size_t index_of(Context context) {
+  return context == nullptr ? 0 : static_cast<size_t>(static_cast<int*>(context) - contexts);
+}
+
+HardwareQueue* next_hardware_queue(World& it, Context context) {
+  const size_t device = index_of(context);
+  auto& queues = it.hardware[device];
+  return queues.empty() ? nullptr : &queues[it.streams_made[device]++ % queues.size()];
+}
+
 StreamState* find_stream(World& it, Stream handle) {
   if (handle == nullptr) return t_context == nullptr ? nullptr : &it.legacy;
   auto* stream = static_cast<StreamState*>(handle);
@@ -101,6 +130,7 @@ StreamState* find_stream(World& it, Stream handle) {
 
 void push(World& it, StreamState* stream, Work work) {
   stream->queue.push_back(std::move(work));
+  if (stream->shared != nullptr) stream->shared->push_back(stream);
   ++stream->enqueued;
   it.work.notify_all();
 }

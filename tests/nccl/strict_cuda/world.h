@@ -6,6 +6,14 @@
 // As in the driver, a context has a lock that every call takes which changes what is on its device,
 // and a stream has room for so many calls. A call that finds no room waits until the stream has
 // gone on, and does so with the context's lock: another thread's call waits for it.
+//
+// With CUDA_DEVICE_MAX_CONNECTIONS it is stricter, as a driver is. The streams of a device share so
+// many hardware queues, 1 to 32 (the driver's default is 8): a stream belongs to one of them by the
+// order of creation, and what stands first in a queue holds up all behind it, whatever their
+// streams; a queue, not a stream, has room for so many calls. Freeing memory and loading a module
+// wait until the device has nothing left to do, with the context's lock. Without the variable each
+// stream has a queue of its own and these calls do not wait, which is true of no driver: operations
+// from device to device hang otherwise (docs/gpu.md).
 #pragma once
 
 #include <condition_variable>
@@ -53,8 +61,14 @@ struct Recorded {
   std::set<void*> streams;
 };
 
+struct StreamState;
+
+// The streams of what it holds, in the order in which it was submitted.
+using HardwareQueue = std::deque<StreamState*>;
+
 struct StreamState {
   Context context = nullptr;
+  HardwareQueue* shared = nullptr;  // nullptr: the stream has one of its own
   std::deque<Work> queue;
   uint64_t enqueued = 0;
   uint64_t done = 0;
@@ -88,6 +102,8 @@ struct Physical {
 // Of NVIDIA's driver, about.
 inline constexpr size_t kQueueMax = 1024;
 
+inline constexpr int kContextCount = 16;
+
 struct World {
   std::mutex lock;
   std::condition_variable work;
@@ -104,7 +120,8 @@ struct World {
   std::deque<Object*> doomed;
   std::map<std::string, int> faults;
   std::set<std::pair<Context, Context>>
-      access;  // the first one's kernels, to the second one's memory
+      access;                 // the first one's kernels, to the second one's memory
+  std::set<Device> retained;  // whose primary contexts have been made
   int objects = 0;
   int copy_ms = 0;
   int host_copies = 0;
@@ -112,12 +129,13 @@ struct World {
   uint64_t next_capture = 1;
   size_t queue_max = kQueueMax;
   StreamState legacy;
+  std::vector<HardwareQueue> hardware[kContextCount];  // empty: not modelled
+  size_t streams_made[kContextCount] = {};
 };
 
 // Threads use it until the process ends: never destroyed.
 World& world();
 
-inline constexpr int kContextCount = 16;
 extern int contexts[kContextCount];  // only their addresses count
 extern thread_local Context t_context;
 extern thread_local int t_mode;
@@ -143,6 +161,11 @@ class Submission {
 // Whether this call is the one that is to fail.
 bool fault(World& it, const char* function);
 
+// Whether CUDA_DEVICE_MAX_CONNECTIONS is set.
+bool is_like_a_driver(World& it);
+size_t index_of(Context context);
+// The next of the device's hardware queues; nullptr: they are not modelled.
+HardwareQueue* next_hardware_queue(World& it, Context context);
 StreamState* find_stream(World& it, Stream handle);
 void push(World& it, StreamState* stream, Work work);
 

@@ -41,18 +41,19 @@ Extents extents(const engine::Call& call, Rank rank, Rank rank_count) {
 
 bool CallAgreement::all_described(Request& request, uint64_t input_word, uint64_t output_word) {
   const uint64_t next = context_.sequence + 1;
-  const uint32_t mark = engine::fingerprint(request.call, context_.rank_count);
+  const uint32_t fingerprint = engine::fingerprint(request.call, context_.rank_count);
   if (!request.described) {
-    context_.describe_next_call(request.call, mark, input_word, output_word);
+    context_.describe_next_call(request.call, fingerprint, input_word, output_word);
     context_.wake_sleepers();
     request.described = true;
   }
+  const uint32_t mark = context_.call_mark(fingerprint);
   for (Rank p = 0; p < context_.rank_count; ++p) {
     const engine::DescriptorLine& line =
         context_.control(p).descriptor[next % engine::kDescriptorCount];
     if (line.sequence.load(std::memory_order_acquire) != next) return false;
     // Another call: check_slowly tells.
-    if (line.fingerprint.load(std::memory_order_relaxed) != mark) return false;
+    if (line.mark.load(std::memory_order_relaxed) != mark) return false;
   }
   return true;
 }

@@ -84,7 +84,8 @@ CollectiveQueue::Warm CollectiveQueue::run_warm_uneven(const engine::Call& call)
   }
   line_run_.start(*plan->mapped, call, plan->fingerprint, context);
   if (recorder.on()) {
-    recorder.begun(context.sequence, line_run_.flag(), plan->what, call.count, begin_ticks);
+    recorder.begun(context.sequence, engine::call_flag(context.sequence, plan->fingerprint),
+                   plan->what, call.count, begin_ticks);
   }
   active_plan_ = plan;
   const Advance advance = line_run_.advance(context);

@@ -116,7 +116,8 @@ inline CollectiveQueue::Warm CollectiveQueue::run_warm(const engine::Call& call)
     // The published data is on its way. While waiting for the peers, reading the clock serves as a
     // pause.
     const bool waits = advance == Advance::kMoved || advance == Advance::kBlocked;
-    recorder.begun(context.sequence, line_run_.flag(), plan->what, call.count, waits ? ticks() : 0);
+    recorder.begun(context.sequence, engine::call_flag(context.sequence, plan->fingerprint),
+                   plan->what, call.count, waits ? ticks() : 0);
     if (waits) advance = line_run_.advance(context);
   }
   Waiter waiter(state_.wait_policy);

@@ -87,8 +87,11 @@ Result<std::shared_ptr<Arena>> Windows::create_arena(uint64_t bytes) {
   std::lock_guard lock(state_.lock);
   WEIR_RETURN_IF_ERROR(check_size("arena_create", bytes));
   if (arena_count_ == kArenasMax) {
-    return Status(Code::kNoMemory,
-                  fmt::format("a communicator can make at most {} arenas", kArenasMax));
+    return Status(
+        Code::kNoMemory,
+        fmt::format("a communicator can make at most {} arenas, destroyed ones included; make "
+                    "a larger one for many buffers",
+                    kArenasMax));
   }
   const bool shared = (state_.context.transport->caps.bits & WEIR_CAP_WINDOW) != 0 &&
                       state_.context.mapped() && state_.rank_count() > 1;

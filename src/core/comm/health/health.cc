@@ -90,7 +90,7 @@ void Health::check(Request& request) {
 
   if (const Request* first = operations_.first_collective()) {
     const uint64_t sequence = first->started ? first->sequence : state_.context.sequence + 1;
-    const uint32_t mark = engine::fingerprint(first->call, state_.rank_count());
+    const uint32_t mark = mark_of(*first, sequence);
     for (Rank p = 0; p < state_.rank_count(); ++p) {
       if (p == state_.rank() || !reports_.called_otherwise(p, sequence, mark)) continue;
       fail(mismatch(*first));
@@ -214,12 +214,15 @@ uint64_t Health::chain_patience_ns() const {
   return static_cast<uint64_t>(state_.timeout_ms.load()) * 500'000u;
 }
 
+uint32_t Health::mark_of(const Request& request, uint64_t sequence) const {
+  return state_.context.call_mark(engine::fingerprint(request.call, state_.rank_count()), sequence);
+}
+
 // The peers need this rank's call for their texts, and an operation that fails does not publish it.
 Status Health::mismatch(const Request& request) {
   engine::Context& context = state_.context;
   if (context.mapped() && request.started) {
-    context.describe_call(engine::pack_what(request.call), request.call.count,
-                          engine::fingerprint(request.call, state_.rank_count()));
+    context.describe_call(engine::pack_what(request.call), request.call.count);
   }
   return texts_.mismatch(request);
 }
@@ -263,8 +266,7 @@ Status Health::why_failed(const Status& status, const Request& request, std::vec
       Status told = reports_.failure_of(p, blamed);
       if (!told.ok()) return told;
       if (!loss && operations_.first_collective() == &request &&
-          reports_.called_otherwise(p, request.sequence,
-                                    engine::fingerprint(request.call, state_.rank_count()))) {
+          reports_.called_otherwise(p, request.sequence, mark_of(request, request.sequence))) {
         return mismatch(request);
       }
     }
@@ -359,7 +361,7 @@ void Health::show_on_board(bool waits) {
   const engine::LaneRun::Header& call = operations_.own_header();
   HealthReport& report = reports_.draft();
   report.sequence = state_.context.sequence;
-  report.fingerprint = static_cast<uint32_t>(call.flag);
+  report.mark = static_cast<uint32_t>(call.flag);
   report.what = call.what;
   report.count = call.count;
   report.finished = operations_.finished_sequence();

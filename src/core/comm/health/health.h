@@ -115,6 +115,8 @@ class Health {
   // Why another communicator has broken this one.
   void tell_adopted();
   Status aborted() const;
+  // What tells a collective with this number from others (engine::Context::call_mark).
+  uint32_t mark_of(const Request& request, uint64_t sequence) const;
 
   CommState& state_;
   PeerReports& reports_;

@@ -17,6 +17,9 @@ namespace {
 
 constexpr uint64_t kCallPatienceNs = 20'000'000;
 constexpr uint64_t kOtherCallPatienceNs = 500'000'000;
+constexpr const char* kRule =
+    "every rank must call the same collectives in the same order, with the same count, type, "
+    "operation and root";
 
 // The meeting with which the first collective on device memory begins (device/device_side.h).
 std::string describe_meeting() {
@@ -24,6 +27,36 @@ std::string describe_meeting() {
   call.collective = Collective::kAllGather;
   call.count = sizeof(MeetingRecord);
   return engine::describe(call);
+}
+
+// The first of the calls before `sequence` in which ranks that share memory called something else
+// than others; 0: none that is still known.
+uint64_t earlier_difference(const engine::Context& context, uint64_t sequence,
+                            std::map<std::string, std::vector<Rank>>* calls) {
+  if (!context.mapped()) return 0;
+  const uint64_t oldest =
+      sequence > engine::kDescriptorCount ? sequence - engine::kDescriptorCount : 0;
+  for (uint64_t earlier = oldest + 1; earlier < sequence; ++earlier) {
+    calls->clear();
+    for (Rank p = 0; p < context.rank_count; ++p) {
+      const engine::DescriptorLine& line =
+          context.control(p).descriptor[earlier % engine::kDescriptorCount];
+      if (line.sequence.load(std::memory_order_acquire) != earlier) continue;
+      (*calls)[engine::describe(line.what.load(), line.count.load())].push_back(p);
+    }
+    if (calls->size() > 1) return earlier;
+  }
+  return 0;
+}
+
+std::string list_calls(std::map<std::string, std::vector<Rank>> calls, const char* behind) {
+  std::string text;
+  for (auto& [what, ranks] : calls) {
+    std::sort(ranks.begin(), ranks.end());
+    ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+    text += fmt::format(" {} called {}{};", describe_ranks(ranks), what, behind);
+  }
+  return text;
 }
 
 }  // namespace
@@ -59,6 +92,17 @@ Status HealthTexts::mismatch(const Request& request) const {
       calls[what].push_back(operations_.other_rank());
     }
     if (calls.size() > 1 || now_ns() > until) break;
+    if (!may_be_same) {
+      std::map<std::string, std::vector<Rank>> before;
+      if (const uint64_t earlier = earlier_difference(context, sequence, &before)) {
+        return Status(
+            Code::kMismatch,
+            fmt::format("ranks of '{}' made different calls as operation {}:{} none of them had to "
+                        "wait for another, so it was found in operation {}, {}; {}",
+                        state_.name, earlier, list_calls(before, ""), sequence,
+                        engine::describe(request.call), kRule));
+      }
+    }
     for (Rank p = 0; p < context.rank_count; ++p) {
       std::vector<Rank> blamed;
       if (p == context.rank) continue;
@@ -68,18 +112,14 @@ Status HealthTexts::mismatch(const Request& request) const {
     reports_.look_at_board(now_ns(), 0);
     cpu_relax();
   }
-  std::string text =
-      fmt::format("ranks of '{}' made different calls as operation {}:", state_.name, sequence);
-  for (auto& [what, ranks] : calls) {
-    std::sort(ranks.begin(), ranks.end());
-    ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-    const bool is_same = calls.size() == 1 && request.call.block_counts != nullptr;
-    text += fmt::format(" {} called {}{};", describe_ranks(ranks), what,
-                        is_same ? ", with different block counts" : "");
+  const char* difference = "";
+  if (calls.size() == 1) {
+    difference = may_be_same
+                     ? ", with different block counts"
+                     : ", but an earlier call, in which no rank waits for another, differed";
   }
-  text +=
-      " every rank must call the same collectives in the same order, with the same count, type, "
-      "operation and root";
+  std::string text = fmt::format("ranks of '{}' made different calls as operation {}:{} {}",
+                                 state_.name, sequence, list_calls(calls, difference), kRule);
   if (request.repeats || calls.count(describe_meeting()) != 0) {
     text += fmt::format(
         ", on the same kind of memory: the first collective on device memory begins with {}",

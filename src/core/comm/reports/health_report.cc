@@ -55,7 +55,7 @@ size_t encode(const HealthReport& report, unsigned char* out) {
   at = put(at, report.code);
   at = put(at, static_cast<uint8_t>(report.waits ? 1 : 0));
   at = put(at, report.beat);
-  at = put(at, report.fingerprint);
+  at = put(at, report.mark);
   at = put(at, report.sequence);
   at = put(at, report.what);
   at = put(at, report.count);
@@ -93,7 +93,7 @@ bool decode(const unsigned char* bytes, size_t byte_count, Rank rank_count, Heal
   report->waits = bytes[7] == 1;
   report->gone = bytes[54] == 1;
   report->beat = get<uint32_t>(bytes + 8);
-  report->fingerprint = get<uint32_t>(bytes + 12);
+  report->mark = get<uint32_t>(bytes + 12);
   report->sequence = get<uint64_t>(bytes + 16);
   report->what = get<uint64_t>(bytes + 24);
   report->count = get<uint64_t>(bytes + 32);

@@ -10,7 +10,7 @@
 //        6      1  code: weir::Code; 0 unless the state is kFailed or above
 //        7      1  1 while an operation waits, else 0
 //        8      4  beat: counts what was shown
-//       12      4  fingerprint of the latest collective that the rank called
+//       12      4  mark of the latest collective that the rank called
 //       16      8  its sequence number; 0: none was called
 //       24      8  what it is, as engine::pack_what
 //       32      8  its count
@@ -44,7 +44,7 @@ struct HealthReport {
   bool waits = false;
   bool gone = false;  // it has destroyed the communicator
   uint32_t beat = 0;
-  uint32_t fingerprint = 0;
+  uint32_t mark = 0;
   uint64_t sequence = 0;
   uint64_t what = 0;
   uint64_t count = 0;

@@ -153,12 +153,12 @@ bool PeerReports::has_finished(Rank peer, uint64_t sequence) const {
   return on_board() && board_.peer(peer).report.finished >= sequence;
 }
 
-bool PeerReports::called_otherwise(Rank peer, uint64_t sequence, uint32_t fingerprint) const {
+bool PeerReports::called_otherwise(Rank peer, uint64_t sequence, uint32_t mark) const {
   if (are_mapped()) {
-    return engine::called_otherwise(state_.context.control(peer), sequence, fingerprint);
+    return engine::called_otherwise(state_.context.control(peer), sequence, mark);
   }
   const HealthReport* report = report_of(peer);
-  return report != nullptr && report->sequence == sequence && report->fingerprint != fingerprint;
+  return report != nullptr && report->sequence == sequence && report->mark != mark;
 }
 
 void PeerReports::collect_awaited_by(Rank peer, std::vector<Rank>* ranks) const {

@@ -50,7 +50,7 @@ class PeerReports {
   // The failure that a peer reports; ok when it reports none. Adds the ranks that it blames.
   Status failure_of(Rank peer, std::vector<Rank>* blamed) const;
   bool has_finished(Rank peer, uint64_t sequence) const;
-  bool called_otherwise(Rank peer, uint64_t sequence, uint32_t fingerprint) const;
+  bool called_otherwise(Rank peer, uint64_t sequence, uint32_t mark) const;
   // The ranks that a peer waited for by its latest report.
   void collect_awaited_by(Rank peer, std::vector<Rank>* ranks) const;
   uint64_t heard_ns(Rank peer) const;

@@ -165,7 +165,7 @@ TEST_F(HealthTest, AnotherCallOfAPeerIsToldByRank) {
   engine::Call other = request.call;
   other.count = 5;
   engine::DescriptorLine& line = peer(3).descriptor[1];
-  line.fingerprint.store(engine::fingerprint(other, 2));
+  line.mark.store(engine::fingerprint(other, 2));
   line.what.store(engine::pack_what(other));
   line.count.store(other.count);
   line.sequence.store(1);

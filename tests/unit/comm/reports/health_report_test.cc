@@ -15,7 +15,7 @@ HealthReport a_report() {
   report.waits = true;
   report.gone = true;
   report.beat = 0x01020304;
-  report.fingerprint = 0xdeadbeef;
+  report.mark = 0xdeadbeef;
   report.sequence = 21;
   report.what = 0x0102030405060708;
   report.count = 1000;
