@@ -120,7 +120,7 @@ std::vector<Way> ways_to(const PeerAddress& own, const std::vector<net::Interfac
     (near ? same_net : others).push_back(way);
   }
   // A rank listens at no other address then.
-  if (all_here && !all.empty()) return all;
+  if (all_here && !all.empty()) return {all.front()};
   const auto faster = [](const Way& a, const Way& b) {
     return a.offer.speed_mbits > b.offer.speed_mbits;
   };
