@@ -395,12 +395,11 @@ TEST(TcpWays, RanksOfOneHostHaveNoRailsOverDifferentInterfaces) {
   EXPECT_TRUE(rails_between(offered(both), offered(both)).empty());
 }
 
-// At the others nobody listens: trying them only costs time.
-TEST(TcpWays, WhereAllRanksShareAHostOneAddressIsTried) {
-  const std::vector<net::Interface> all = {interface("eth0", 1, 1), interface("lo", 2, 1),
-                                           interface("lo", 3, 1)};
+// At other addresses nobody listens: trying them only costs time.
+TEST(TcpWays, WhereAllRanksShareAHostOnlyLoopbackIsTried) {
+  const std::vector<net::Interface> all = {interface("eth0", 1, 1), interface("lo", 2, 1)};
   PeerAddress peer = offered(all);
-  for (size_t i : {1u, 2u}) peer.offers[i].is_loopback = true;
+  peer.offers[1].is_loopback = true;
   const std::vector<Way> here = ways_to(offered(all), all, peer, true);
   ASSERT_EQ(here.size(), 1u);
   EXPECT_EQ(here[0].offer.address, all[1].address);
