@@ -31,12 +31,15 @@ bool only_exchanges(Collective collective, Rank rank_count) {
 // which much shorter slices cost next to nothing.
 constexpr double kSliceNsMax = 6e6;
 constexpr uint64_t kMessageSliceBytesMin = 32 * 1024;
+// Of more ranks, which are predicted one by one where hosts differ, a choice would take too long.
+constexpr Rank kShortSliceRanksMax = 128;
 
 }  // namespace
 
 uint64_t message_slice_bytes(Collective collective, Rank rank_count, double wire_ns_per_byte) {
   if (only_exchanges(collective, rank_count)) return kExchangeSliceBytes;
   uint64_t bytes = kMessageSliceBytes;
+  if (rank_count > kShortSliceRanksMax) return bytes;
   while (bytes > kMessageSliceBytesMin &&
          static_cast<double>(bytes) * wire_ns_per_byte > kSliceNsMax) {
     bytes /= 2;

@@ -216,6 +216,7 @@ TEST(MessageSlices, GetShorterWithTheTimeOnTheWire) {
   EXPECT_EQ(message_slice_bytes(Collective::kAllReduce, 4, 0.8), 128u << 10);
   EXPECT_EQ(message_slice_bytes(Collective::kAllReduce, 4, 80), 64u << 10);
   EXPECT_EQ(message_slice_bytes(Collective::kAllReduce, 4, 1e9), 32u << 10);
+  EXPECT_EQ(message_slice_bytes(Collective::kAllReduce, 129, 1e9), 128u << 10);
   // Nothing overlaps there.
   EXPECT_EQ(message_slice_bytes(Collective::kAllGather, 2, 80),
             message_slice_bytes(Collective::kAllGather, 2));
