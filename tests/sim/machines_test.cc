@@ -154,6 +154,44 @@ TEST(Machines, OfManyHostsUseAllCardsAlongTrees) {
   EXPECT_LE(share_of_bound(uneven, "hierarchical"), 0.5);
 }
 
+// Slices of ranks at the ends that arrive long before they are wanted take the links before those
+// that have been folded on their way.
+TEST(Machines, AReduceAlongTreesIsNearTheBoundIfTheEndsAreHeldBack) {
+  const auto share = [](const graph::LinkGraph& links, uint32_t credit) {
+    graph::Forests forests(links);
+    algo::Problem problem;
+    problem.collective = Collective::kReduce;
+    problem.rank_count = links.rank_count();
+    problem.forest = forests.of(Collective::kReduce, 0);
+    problem.lanes_max = 16;
+    std::vector<uint32_t> nodes;
+    for (Rank rank = 0; rank < links.rank_count(); ++rank) nodes.push_back(links.host_of(rank));
+    problem.node_of_rank = nodes;
+    Options options;
+    options.network = accelerator_network();
+    options.links = &links;
+    options.slicing = {.slice_bytes = 512 << 10, .in_flight = 1};
+    options.credit = credit;
+    const auto report =
+        simulate(*algo::find_algorithm(Collective::kReduce, "forest"), problem, kBytes, options);
+    EXPECT_TRUE(report.ok() && report.value().complete);
+    return report.ok() ? graph::least_ns(links, Collective::kReduce, 0, kBytes) * 1000 /
+                             static_cast<double>(report.value().total_ps)
+                       : 0;
+  };
+  struct Case {
+    const char* file;
+    double held_back;
+  };
+  for (const Case& it :
+       {Case{"made-nvswitch-8-cards.nccl.xml", 0.85}, Case{"made-nvswitch-1-card.nccl.xml", 0.95},
+        Case{"azure-ndv4-topo.nccl.xml", 0.78}, Case{"rccl-8p-rome-n4.nccl.xml", 0.95}}) {
+    const auto links = uneven_hosts(it.file, {8, 8, 8, 8});
+    EXPECT_GE(share(links, 1), it.held_back) << it.file;
+    EXPECT_LE(share(links, 0), 0.7) << it.file;
+  }
+}
+
 TEST(Machines, RecordedOnesDifferInWhatIsBest) {
   const auto best = [](const graph::LinkGraph& links) {
     std::string name;

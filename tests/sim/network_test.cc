@@ -160,5 +160,27 @@ TEST(NetworkFile, MistakesAreNamedWithTheirLine) {
   EXPECT_EQ(load_network("/nonexistent/net.toml").status().code(), Code::kSystem);
 }
 
+// What is verified at a credit of one ends at it, and no more is under way.
+TEST(Credit, EveryAlgorithmOfMessagesEndsAtACreditOfOne) {
+  uint32_t held_back = 0;
+  for (const algo::Algorithm* a : algo::all_algorithms()) {
+    algo::Problem p = problem(a->collective, 8);
+    p.mapped = p.inputs_mapped = p.outputs_mapped = false;
+    const std::vector<uint32_t> nodes = even_nodes(8, 2);
+    if (a->uses_nodes) p.node_of_rank = nodes;
+    if (!algo::uses_messages(*a) || !a->supports(p)) continue;
+    Options options = uniform_options();
+    options.slicing = {.slice_bytes = 4096, .in_flight = 1};
+    const Report free = run(*a, p, 1 << 20, options);
+    options.credit = 1;
+    const Report held = run(*a, p, 1 << 20, options);
+    EXPECT_TRUE(held.complete) << a->name << " of " << name_of(a->collective);
+    EXPECT_EQ(held.messages, free.messages);
+    EXPECT_LE(held.messages_in_flight_peak, free.messages_in_flight_peak) << a->name;
+    held_back += held.messages_in_flight_peak < free.messages_in_flight_peak ? 1 : 0;
+  }
+  EXPECT_GE(held_back, 5u);
+}
+
 }  // namespace
 }  // namespace weir::sim

@@ -38,6 +38,7 @@ struct SimOptions {
   uint32_t host_count = 1;
   std::string slice_bytes = "0";
   uint32_t slices_in_flight = 4;
+  uint32_t credit = 0;
   uint32_t lanes_max = 16;
   std::vector<std::string> slow;
   std::vector<std::string> dead;
@@ -135,6 +136,7 @@ Status fill(const SimOptions& given, Job* job) {
   const Result<uint64_t> slice = parse_bytes("--slice", given.slice_bytes);
   if (!slice.ok()) return slice.status();
   options->slicing = {slice.value(), slice.value() == 0 ? 1 : given.slices_in_flight};
+  options->credit = given.credit;
   if (!given.svg_file.empty()) options->timeline_ranks = kTimelineRanks;
   if (!given.lanes_svg_file.empty()) {
     options->lanes_of = given.lanes_of;
@@ -395,6 +397,10 @@ void add_sim_command(cli::Command& app, int* exit_code) {
       .range<uint32_t>(1, sched::kLaneCountMax)
       .show_default();
   command.add_option("--in-flight", given->slices_in_flight, "slices side by side").show_default();
+  command
+      .add_option("--credit", given->credit,
+                  "messages of a lane that the target has not received yet; 0: any number")
+      .show_default();
   command.add_option("--slow", given->slow, "RANK:FACTOR, a rank that takes FACTOR times as long");
   command.add_option("--dead", given->dead, "RANK@MICROSECONDS, when a rank stops");
   command.add_option("--net", given->network_file, "TOML file with the figures of the network");

@@ -139,7 +139,9 @@ void Acceptor::look_at_clock(std::vector<Arrival>* arrivals) {
   const uint64_t now = now_ns();
   for (Unproven& one : unproven_) {
     if (now < one.accepted_ns + config_.unproven_ns) break;
-    turn_away(&one, Why::kSilent);
+    // On a busy machine what it has sent may not have been read yet.
+    advance(&one, arrivals);
+    if (!one.ended) turn_away(&one, Why::kSilent);
   }
   std::erase_if(unproven_, [](const Unproven& one) { return one.ended; });
   if (listens_ ||

@@ -126,6 +126,9 @@ Result<std::unique_ptr<LanePlan>> LanePlan::bind(const sched::Program& program, 
       bound.result = call.leaf_count > 0 &&
                      (op.code == OpCode::kSend ? op.src : op.dst).space == Space::kOutput;
       if (op.code == OpCode::kSend || op.code == OpCode::kCopy) bound.src = place(op.src, i);
+      if (chooses_stores(bound, std::min(bound.length_bytes, plan->slice_bytes_))) {
+        plan->choose_output_stores_ = true;
+      }
       if (op.code == OpCode::kReduce) {
         bound.first_operand = static_cast<uint32_t>(plan->operands_.size());
         bound.operand_count = op.operand_count;

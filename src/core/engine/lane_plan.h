@@ -14,6 +14,7 @@
 #include "core/base/status.h"
 #include "core/engine/call.h"
 #include "core/engine/reduce.h"
+#include "core/engine/store_choice.h"
 #include "core/engine/tree.h"
 #include "core/sched/program.h"
 
@@ -40,6 +41,14 @@ struct LaneOp {
   LanePlace dst;
   LanePlace src;
 };
+
+// Whether a copy of so many bytes is done with the stores that are faster there: of a rank's own
+// block into the user's output.
+inline bool chooses_stores(const LaneOp& op, uint64_t bytes) {
+  constexpr uint64_t kBytesMin = 64 * 1024;
+  return op.code == sched::OpCode::kCopy && op.dst.base == LanePlace::Base::kOutput &&
+         bytes >= kBytesMin;
+}
 
 class LanePlan {
  public:
@@ -77,6 +86,8 @@ class LanePlan {
   TreeKernels tree_;
   std::vector<std::vector<LaneOp>> lanes_;
   std::vector<LanePlace> operands_;
+  bool choose_output_stores_ = false;
+  mutable StoreChoice output_stores_{1.02};
 };
 
 }  // namespace weir::engine

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/base/check.h"
+#include "core/base/clock.h"
 #include "core/engine/transport_lanes.h"
 
 namespace weir::engine {
@@ -25,6 +26,7 @@ void LaneRun::start(const LanePlan& plan, const Call& call, uint32_t call_finger
   own_header_ = {call_flag(sequence_, mark_), pack_what(call), call.count};
   context.describe_call(own_header_.what, call.count);
 
+  if (plan.choose_output_stores_) plan.output_stores_.begin_operation(now_ns);
   const uint64_t scratch = plan.scratch_bytes();
   const uint64_t wanted = scratch + (call.scaled ? plan.input_bytes_ : 0) + 64;
   if (arena_bytes_ < wanted) {
@@ -209,6 +211,16 @@ std::optional<uint64_t> LaneRun::bytes_of(const Lane& lane, const LaneOp& op) co
   return op.result && !op.tree ? bytes >> plan_->output_shift_ : bytes;
 }
 
+void LaneRun::copy(const LaneOp& op, unsigned char* dst, const unsigned char* src, uint64_t bytes) {
+  if (!chooses_stores(op, bytes)) return copy_bytes(dst, src, bytes, false);
+  StoreChoice& choice = plan_->output_stores_;
+  const uint64_t begin_ns = choice.measures() ? now_ns() : 0;
+  copy_bytes(dst, src, bytes, choice.streams());
+  if (begin_ns == 0) return;
+  const uint64_t end_ns = now_ns();
+  choice.wrote(bytes, end_ns - begin_ns, end_ns);
+}
+
 void LaneRun::fold_tree(const Lane& lane, const LaneOp& op, unsigned char* dst, uint64_t bytes) {
   const LanePlace* operands = plan_->operands_.data() + op.first_operand;
   tree_operands_.resize(op.operand_count);
@@ -347,7 +359,7 @@ LaneRun::Outcome LaneRun::step(Context& context, Lane& lane) {
     fold_tree(lane, op, dst, bytes);
   } else if (op.code == OpCode::kCopy) {
     const unsigned char* src = address(lane, op.src);
-    if (!stays) copy_bytes(dst, src, bytes, false);
+    if (!stays) copy(op, dst, src, bytes);
   } else {
     sources_.resize(op.operand_count);
     for (uint32_t k = 0; k < op.operand_count; ++k) sources_[k] = address(lane, operands[k]);

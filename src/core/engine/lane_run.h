@@ -84,6 +84,7 @@ class LaneRun final : public Run {
   // The bytes that the operation moves in the lane's slice, or folds from each operand; nullopt: it
   // is skipped in this slice.
   std::optional<uint64_t> bytes_of(const Lane& lane, const LaneOp& op) const;
+  void copy(const LaneOp& op, unsigned char* dst, const unsigned char* src, uint64_t bytes);
   void fold_tree(const Lane& lane, const LaneOp& op, unsigned char* dst, uint64_t bytes);
   // Advances the receive at next_op and those right after it. kMoved when one of them advanced.
   Outcome run_receives(Context& context, Lane& lane);

@@ -71,10 +71,19 @@ uint64_t work_bytes(const Call& call, Rank rank_count) {
 
 // For programs of messages. A rank that does not know all lengths cannot know how many slices a
 // peer's block has: blocks stay whole.
-uint64_t slice_bytes_of_messages(const algo::Problem& problem) {
+uint64_t slice_bytes_of_messages(const algo::Problem& problem, double wire_ns_per_byte) {
   return problem.lengths == algo::BlockLengths::kKnownToEnds
              ? 0
-             : message_slice_bytes(problem.collective, problem.rank_count);
+             : message_slice_bytes(problem.collective, problem.rank_count, wire_ns_per_byte);
+}
+
+// Of the slowest network card; 0: there is one host.
+double slowest_wire(const PlannerOptions& options) {
+  if (options.node_of_rank.empty()) return 0;
+  if (options.wire_of_node.empty()) {
+    return options.table.times.link(cost::RankLayout().network).wire_ns_per_byte;
+  }
+  return *std::max_element(options.wire_of_node.begin(), options.wire_of_node.end());
 }
 
 std::array<const size_t*, 4> arrays_of(const Call& call) {
@@ -84,7 +93,7 @@ std::array<const size_t*, 4> arrays_of(const Call& call) {
 }  // namespace
 
 Planner::Planner(const Context& context, PlannerOptions options)
-    : context_(context), options_(std::move(options)) {
+    : context_(context), options_(std::move(options)), slowest_wire_(slowest_wire(options_)) {
   entries_.resize(kEntries);
   algorithms_.assign(options_.algorithms.begin(), options_.algorithms.end());
   for (const auto& program : options_.programs) algorithms_.push_back(&program->algorithm());
@@ -274,7 +283,8 @@ Result<cost::Decision> Planner::decide(const Call& call, const algo::Problem& pr
     request.agreed = false;
   }
   request.work.bytes = bytes;
-  request.work.slicing = {.slice_bytes = slice_bytes_of_messages(problem), .in_flight = 4};
+  request.work.slicing = {.slice_bytes = slice_bytes_of_messages(problem, slowest_wire_),
+                          .in_flight = 4};
   request.work.layout.cores_per_host = options_.core_count;
   request.work.layout.host_of_rank = options_.node_of_rank;
   request.work.layout.wire_of_host = options_.wire_of_node;
@@ -427,7 +437,7 @@ algo::Problem Planner::problem_of(const Call& call, bool windows) const {
 
 void Planner::compile(const algo::Problem& problem, Choice* choice) const {
   if (algo::uses_messages(*choice->algorithm)) {
-    const uint64_t usual = slice_bytes_of_messages(problem);
+    const uint64_t usual = slice_bytes_of_messages(problem, slowest_wire_);
     if (choice->slice_bytes == 0 || usual == 0) choice->slice_bytes = usual;
   }
   choice->program = algo::compile(*choice->algorithm, problem, context_.rank);

@@ -231,6 +231,7 @@ class Planner {
 
   const Context& context_;
   PlannerOptions options_;
+  double slowest_wire_;  // of the network cards, ns per byte; 0: there is one host
   std::vector<const algo::Algorithm*> algorithms_;  // options_.algorithms and options_.programs
   std::vector<const algo::Algorithm*> preferred_;   // the latest last
   // One ring, where that in the order of ranks goes between hosts too often; else empty.

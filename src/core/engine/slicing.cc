@@ -21,18 +21,30 @@ uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / u
 // Two ranks that only exchange have nothing to overlap, so only the number of calls counts.
 constexpr uint64_t kExchangeSliceBytes = 512 * 1024;
 
+bool only_exchanges(Collective collective, Rank rank_count) {
+  return rank_count == 2 &&
+         (collective == Collective::kAllGather || collective == Collective::kReduceScatter ||
+          collective == Collective::kAllToAll);
+}
+
+// A slice is passed on when all of it has come: a slow network is idle meanwhile, for a time in
+// which much shorter slices cost next to nothing.
+constexpr double kSliceNsMax = 6e6;
+constexpr uint64_t kMessageSliceBytesMin = 32 * 1024;
+// Of more ranks, which are predicted one by one where hosts differ, a choice would take too long.
+constexpr Rank kShortSliceRanksMax = 128;
+
 }  // namespace
 
-uint64_t message_slice_bytes(Collective collective, Rank rank_count) {
-  if (rank_count != 2) return kMessageSliceBytes;
-  switch (collective) {
-    case Collective::kAllGather:
-    case Collective::kReduceScatter:
-    case Collective::kAllToAll:
-      return kExchangeSliceBytes;
-    default:
-      return kMessageSliceBytes;
+uint64_t message_slice_bytes(Collective collective, Rank rank_count, double wire_ns_per_byte) {
+  if (only_exchanges(collective, rank_count)) return kExchangeSliceBytes;
+  uint64_t bytes = kMessageSliceBytes;
+  if (rank_count > kShortSliceRanksMax) return bytes;
+  while (bytes > kMessageSliceBytesMin &&
+         static_cast<double>(bytes) * wire_ns_per_byte > kSliceNsMax) {
+    bytes /= 2;
   }
+  return bytes;
 }
 
 Slicing choose_slicing(const SlicingQuestion& question) {

@@ -16,8 +16,8 @@ inline constexpr uint64_t kWindowBytesMin = 16 * 1024;
 inline constexpr uint64_t kRootedWindowBytesMin = 256 * 1024;
 // Slices of programs over messages; also of the probe that measures them.
 inline constexpr uint64_t kMessageSliceBytes = 128 * 1024;
-// The same for one collective.
-uint64_t message_slice_bytes(Collective collective, Rank rank_count);
+// The same for one collective. `wire_ns_per_byte`: of the slowest network card; 0: no network.
+uint64_t message_slice_bytes(Collective collective, Rank rank_count, double wire_ns_per_byte = 0);
 
 struct SlicingQuestion {
   uint64_t chunk_bytes_max = 0;  // longest chunk of the grid

@@ -134,6 +134,7 @@ void Simulation::advance(Rank rank, uint32_t lane) {
     }
     switch (op->code) {
       case ShortOp::Code::kSend:
+        if (!may_send(rank, lane, state, op->peer)) return;
         send(rank, lane, state, *op);
         break;
       case ShortOp::Code::kRecv:
@@ -279,9 +280,33 @@ bool Simulation::receive(Rank rank, uint32_t lane, LaneState& state, Rank source
   const Picoseconds begin = occupy_core(rank, state, overhead);
   state.path.overhead += overhead;
   record(Span::Kind::kRecv, rank, lane, source, begin, state.time);
+  received(rank, lane, state);
+  return true;
+}
+
+bool Simulation::may_send(Rank rank, uint32_t lane, LaneState& state, Rank target) {
+  if (options_.credit == 0) return true;
+  uint64_t& sent = unreceived(rank, lane, target);
+  if (sent >= options_.credit) {
+    state.state = State::kForCredit;
+    state.peer = target;
+    return false;
+  }
+  ++sent;
+  return true;
+}
+
+void Simulation::received(Rank rank, uint32_t lane, LaneState& state) {
+  const Rank source = messages_.at(state.message).source;
   messages_.release(state.message);
   state.message = cost::kNoMessage;
-  return true;
+  if (options_.credit == 0) return;
+  --unreceived(source, lane, rank);
+  LaneState& sender = lane_state(source, lane);
+  if (sender.state == State::kForCredit && sender.peer == rank) {
+    sender.time = std::max(sender.time, state.time);
+    queue_resume(source, lane, sender, sender.time);
+  }
 }
 
 void Simulation::signal(Rank rank, LaneState& state, const ShortOp& op) {
@@ -431,7 +456,8 @@ Report Simulation::finish() {
         last = &state;
         report_.critical_path.rank = rank;
       }
-      const bool for_message = state.state == State::kForMessage;
+      const bool for_message =
+          state.state == State::kForMessage || state.state == State::kForCredit;
       if (!dead && (for_message || state.state == State::kForSignal)) {
         report_.blocked.push_back({rank, lane, state.peer, !for_message, state.time});
       }

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "core/cost/message_pool.h"
@@ -34,7 +35,16 @@ class Simulation {
 
  private:
   static constexpr Rank kNobody = 0xffffffffu;
-  enum class State : uint8_t { kReady, kQueued, kForMessage, kForSignal, kForAccess, kDone, kDead };
+  enum class State : uint8_t {
+    kReady,
+    kQueued,
+    kForMessage,
+    kForSignal,
+    kForAccess,
+    kForCredit,
+    kDone,
+    kDead
+  };
   enum EventKind : uint32_t { kResume, kNicOut, kArrival, kIngress, kLink };
 
   struct LaneState {
@@ -64,6 +74,12 @@ class Simulation {
   void send(Rank rank, uint32_t lane, LaneState& state, const cost::ShortOp& op);
   uint32_t new_message(Rank rank, uint32_t lane, const LaneState& state, const cost::ShortOp& op);
   bool receive(Rank rank, uint32_t lane, LaneState& state, Rank source);
+  // Messages of a lane that the target has not received yet (Options::credit).
+  uint64_t& unreceived(Rank source, uint32_t lane, Rank target) {
+    return unreceived_[uint64_t{lane_index(source, lane)} * problem_.rank_count + target];
+  }
+  bool may_send(Rank rank, uint32_t lane, LaneState& state, Rank target);
+  void received(Rank rank, uint32_t lane, LaneState& state);
   // The same with task times (task_messages.cc).
   void send_task(Rank rank, uint32_t lane, LaneState& state, const cost::ShortOp& op);
   bool receive_task(Rank rank, uint32_t lane, LaneState& state);
@@ -131,6 +147,7 @@ class Simulation {
   cost::RadixQueue queue_;
   std::vector<RankState> ranks_;
   std::vector<LaneState> lanes_;
+  std::unordered_map<uint64_t, uint64_t> unreceived_;
   std::vector<Port> nic_out_;
   std::vector<Port> nic_in_;       // with task times: by card
   std::vector<Rate> nic_of_node_;  // empty: nodes are alike

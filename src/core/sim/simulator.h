@@ -68,6 +68,9 @@ struct Options {
   // The simulation ends, incomplete, when no rank can be done before this time. 0: at the end.
   double time_max_ns = 0;
   cost::Slicing slicing;  // whole chunks, unless set otherwise
+  // A lane waits while the target has not received as many messages that it has sent there. 0: it
+  // never waits.
+  uint32_t credit = 0;
   std::vector<SlowRank> slow;
   std::vector<DeadRank> dead;
   // Called about every million events; may be empty. Returning false stops with kAborted.

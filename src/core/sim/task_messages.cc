@@ -75,8 +75,7 @@ bool Simulation::receive_task(Rank rank, uint32_t lane, LaneState& state) {
     state.time = done;
   }
   record(Span::Kind::kRecv, rank, lane, message.source, begin, state.time);
-  messages_.release(state.message);
-  state.message = cost::kNoMessage;
+  received(rank, lane, state);
   return true;
 }
 

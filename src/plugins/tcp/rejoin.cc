@@ -87,9 +87,8 @@ void Rejoin::close(Absent* rail) {
   rail->data.close();
 }
 
-void Rejoin::give_up(Absent* rail, uint64_t now_ns) {
+void Rejoin::try_later(Absent* rail, uint64_t now_ns) {
   rail->under_way = false;
-  close(rail);
   rail->next_ns = now_ns + std::min(kPauseNsMax, kPauseNsMin << std::min(rail->attempt_count, 5u));
   ++rail->attempt_count;
 }
@@ -129,7 +128,10 @@ void Rejoin::failed(uint32_t rank, const Subject& subject, uint64_t now_ns) {
   Peer* peer = peer_of(rank);
   if (peer == nullptr || subject.rail >= peer->rails.size()) return;
   Absent& rail = peer->rails[subject.rail];
-  if (rail.under_way && rail.returns == subject.returns) give_up(&rail, now_ns);
+  if (!rail.under_way || rail.returns != subject.returns) return;
+  // The other connection, if it has come, is half of it, and the peer may hold its end.
+  if (subject.returns > 1) close(&rail);
+  try_later(&rail, now_ns);
 }
 
 void Rejoin::joined(uint32_t rank, const Subject& subject, Stream stream, uint64_t now_ns) {
@@ -178,7 +180,8 @@ void Rejoin::await_welcome(Peer* peer, uint32_t rail_index, uint64_t now_ns) {
   if (got == 1 && word == kWelcome && peer->bundle->may_return(rail_index)) {
     return attach(peer, rail_index);
   }
-  give_up(&rail, now_ns);
+  close(&rail);
+  try_later(&rail, now_ns);
 }
 
 void Rejoin::attach(Peer* peer, uint32_t rail_index) {

@@ -74,7 +74,7 @@ class Rejoin {
   void start(Peer* peer, uint32_t rail, uint64_t now_ns);
   void await_welcome(Peer* peer, uint32_t rail, uint64_t now_ns);
   static void close(Absent* rail);
-  static void give_up(Absent* rail, uint64_t now_ns);
+  static void try_later(Absent* rail, uint64_t now_ns);
   Peer* peer_of(uint32_t rank);
   void complete(Peer* peer, uint32_t rail, uint64_t now_ns);
   void attach(Peer* peer, uint32_t rail);

@@ -119,6 +119,8 @@ std::vector<Way> ways_to(const PeerAddress& own, const std::vector<net::Interfac
     way.why = with_speed(way.why, offer);
     (near ? same_net : others).push_back(way);
   }
+  // A rank listens at no others then.
+  if (all_here && !all.empty()) return all;
   const auto faster = [](const Way& a, const Way& b) {
     return a.offer.speed_mbits > b.offer.speed_mbits;
   };

@@ -27,8 +27,8 @@ std::vector<uint32_t> numbers_of(const std::vector<net::Interface>& interfaces);
 // Of interfaces of one speed, those in `near` come first, in that order.
 void put_near_first(const std::vector<std::string>& near, std::vector<net::Interface>* interfaces);
 
-// `all_here`: all ranks share a host. Loopback where they do or where it is asked for, then common
-// subnets, the fastest first, then others.
+// `all_here`: all ranks share a host. Where they do and the peer offers loopback, only that. Else
+// loopback where it is asked for, then common subnets, the fastest first, then others.
 std::vector<Way> ways_to(const PeerAddress& own, const std::vector<net::Interface>& interfaces,
                          const PeerAddress& peer, bool all_here);
 

@@ -136,5 +136,106 @@ TEST_F(Lanes, AHeaderOfAnotherCallIsAMismatchWhoeverItIsFrom) {
   EXPECT_EQ(run_.other_rank(), 3u);
 }
 
+// Both kinds of stores are tried.
+TEST(LaneRun, ARanksOwnBlockArrivesInItsOutputInEachOfManyOperations) {
+  constexpr size_t kBytes = 200'001;
+  Context context;
+  weir_transport_functions_t functions{};
+  functions.progress = progress;
+  context.rank_count = 1;
+  context.transport = &functions;
+  algo::Problem problem;
+  problem.collective = Collective::kAllGather;
+  std::vector<unsigned char> input(kBytes), output(kBytes + 1);
+  Call call;
+  call.collective = Collective::kAllGather;
+  call.type = DataType::kUint8;
+  call.count = kBytes;
+  call.input = input.data();
+  call.output = output.data();
+  const auto program =
+      algo::compile(*algo::find_algorithm(Collective::kAllGather, "ring"), problem, 0);
+  auto plan = LanePlan::bind(program, call, 0, 1, false, Arithmetic::kIeee);
+  ASSERT_TRUE(plan.ok()) << plan.status().text();
+  LaneRun run;
+  for (int i = 0; i < 100; ++i) {
+    for (size_t k = 0; k < kBytes; ++k) input[k] = static_cast<unsigned char>(k * 7 + k / 251 + i);
+    run.start(*plan.value(), call, fingerprint(call, 1), context);
+    Advance advance = Advance::kMoved;
+    while (advance == Advance::kMoved) advance = run.advance(context);
+    ASSERT_EQ(advance, Advance::kDone);
+    ASSERT_EQ(std::memcmp(input.data(), output.data(), kBytes), 0) << i;
+    ASSERT_EQ(output[kBytes], 0);
+  }
+}
+
+// Sends that are complete when their receiver has taken them, which the test decides.
+struct Sent {
+  weir_transport_op_t* op;
+  bool taken = false;
+};
+std::vector<Sent> sent;
+
+weir_result_t send_and_wait(weir_transport_t*, uint32_t, uint32_t, const void*, uint64_t,
+                            weir_transport_op_t* op) {
+  sent.push_back({op});
+  return WEIR_IN_PROGRESS;
+}
+
+weir_result_t test_sent(weir_transport_t*, weir_transport_op_t* op) {
+  for (size_t i = sent.size(); i-- > 0;) {
+    if (sent[i].op == op) return sent[i].taken ? WEIR_OK : WEIR_IN_PROGRESS;
+  }
+  return WEIR_ERROR_INTERNAL;
+}
+
+// Otherwise what it sends early would take the links before what others have folded.
+TEST(LaneRun, ARankAtTheEndOfATreeIsTwoSlicesOfALaneAheadOfItsReceiverAtMost) {
+  constexpr Rank kRanks = 4;
+  constexpr size_t kSlices = 16;
+  constexpr uint64_t kSliceBytes = 64;
+  sent.clear();
+  weir_transport_functions_t functions{};
+  functions.send = send_and_wait;
+  functions.recv = recv;
+  functions.test = test_sent;
+  functions.progress = progress;
+  Context context;
+  context.rank = 1;
+  context.rank_count = kRanks;
+  context.transport = &functions;
+  algo::Problem problem;
+  problem.collective = Collective::kReduce;
+  problem.rank_count = kRanks;
+  const unsigned char input[kSlices * kSliceBytes] = {};
+  Call call;
+  call.collective = Collective::kReduce;
+  call.type = DataType::kUint8;
+  call.count = sizeof input;
+  call.input = input;
+  const auto program =
+      algo::compile(*algo::find_algorithm(Collective::kReduce, "binomial"), problem, context.rank);
+  for (const sched::Op& op : program.ops) ASSERT_EQ(op.code, sched::OpCode::kSend);
+  for (const uint32_t lanes : {1u, 4u}) {
+    sent.clear();
+    auto plan = LanePlan::bind(program, call, kSliceBytes, lanes, false, Arithmetic::kIeee);
+    ASSERT_TRUE(plan.ok()) << plan.status().text();
+    LaneRun run;
+    run.start(*plan.value(), call, fingerprint(call, kRanks), context);
+    size_t taken = 0;
+    Advance advance = Advance::kMoved;
+    while (advance != Advance::kDone) {
+      ASSERT_NE(advance, Advance::kFailed);
+      EXPECT_LE(sent.size() - taken, 2u * lanes);
+      if (advance == Advance::kBlocked) {
+        ASSERT_LT(taken, sent.size()) << "nothing is under way";
+        sent[taken++].taken = true;
+      }
+      advance = run.advance(context);
+    }
+    EXPECT_EQ(sent.size(), kSlices + lanes) << "and a header of each lane";
+  }
+}
+
 }  // namespace
 }  // namespace weir::engine

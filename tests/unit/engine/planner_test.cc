@@ -10,6 +10,7 @@
 
 #include "core/algo/catalog.h"
 #include "core/algo/check.h"
+#include "core/engine/slicing.h"
 
 namespace weir::engine {
 namespace {
@@ -176,6 +177,49 @@ TEST_F(Planning, RanksWithACardEachSendAtOnce) {
   EXPECT_STREQ(shared.algorithm->name, "hierarchical");
   EXPECT_STRNE(own.algorithm->name, "hierarchical");
   EXPECT_LT(own.predicted_ns, shared.predicted_ns);
+}
+
+// A slice of 128 KiB takes 21 ms on the slow link, which is idle while it travels the others.
+TEST_F(Planning, OverASlowNetworkSlicesAreShorterSoThatItIsNeverIdle) {
+  context_.rank_count = 4;
+  const auto decided = [&](const std::vector<double>& wires, uint64_t* slice_bytes) {
+    PlannerOptions options;
+    options.table = cost::built_in_table();
+    options.table.times.link(cost::Link::kTcp).wire_ns_per_byte = 20;
+    options.node_of_rank = {0, 1, 2, 3};
+    options.wire_of_node = wires;
+    options.forced = {{Collective::kAllReduce, algo::BlockLengths::kEqual,
+                       algo::find_algorithm(Collective::kAllReduce, "double_binary_tree")}};
+    Planner planner(context_, options);
+    Call call;
+    call.collective = Collective::kAllReduce;
+    call.type = DataType::kFloat32;
+    call.count = 65'536;
+    const auto plan = planner.plan_for(call, false);
+    EXPECT_TRUE(plan.ok()) << plan.status().text();
+    constexpr uint64_t kSlots = 4;
+    if (plan.ok()) *slice_bytes = plan.value()->lanes->scratch_bytes() / kSlots;
+    return planner.decisions().records().back().decision.predicted_ns;
+  };
+  uint64_t slice_bytes = 0;
+  const double bound_ns = 262'144 * 160;
+  EXPECT_LT(decided({20, 20, 20, 160}, &slice_bytes), 1.1 * bound_ns);
+  EXPECT_EQ(slice_bytes, 32'768u);
+  (void)decided({20, 20, 20, 80}, &slice_bytes);
+  EXPECT_EQ(slice_bytes, 65'536u);
+  (void)decided({}, &slice_bytes);
+  EXPECT_EQ(slice_bytes, 131'072u) << "2.6 ms";
+}
+
+TEST(MessageSlices, GetShorterWithTheTimeOnTheWire) {
+  EXPECT_EQ(message_slice_bytes(Collective::kAllReduce, 4), 128u << 10);
+  EXPECT_EQ(message_slice_bytes(Collective::kAllReduce, 4, 0.8), 128u << 10);
+  EXPECT_EQ(message_slice_bytes(Collective::kAllReduce, 4, 80), 64u << 10);
+  EXPECT_EQ(message_slice_bytes(Collective::kAllReduce, 4, 1e9), 32u << 10);
+  EXPECT_EQ(message_slice_bytes(Collective::kAllReduce, 129, 1e9), 128u << 10);
+  // Nothing overlaps there.
+  EXPECT_EQ(message_slice_bytes(Collective::kAllGather, 2, 80),
+            message_slice_bytes(Collective::kAllGather, 2));
 }
 
 TEST(ForcedAlgorithms, AreReadByCollectiveAndVariant) {

@@ -399,6 +399,19 @@ TEST(TcpWays, RanksOfOneHostHaveNoRailsOverDifferentInterfaces) {
   EXPECT_TRUE(rails_between(offered(both), offered(both)).empty());
 }
 
+// At other addresses nobody listens: trying them only costs time.
+TEST(TcpWays, WhereAllRanksShareAHostOnlyLoopbackIsTried) {
+  const std::vector<net::Interface> all = {interface("eth0", 1, 1), interface("lo", 2, 1)};
+  PeerAddress peer = offered(all);
+  peer.offers[1].is_loopback = true;
+  const std::vector<Way> here = ways_to(offered(all), all, peer, true);
+  ASSERT_EQ(here.size(), 1u);
+  EXPECT_EQ(here[0].offer.address, all[1].address);
+  const std::vector<Way> elsewhere = ways_to(offered(all, 2), all, peer, false);
+  ASSERT_EQ(elsewhere.size(), 1u);
+  EXPECT_EQ(elsewhere[0].offer.address, all[0].address);
+}
+
 TEST(TcpWays, HowManyRailsThereAreCountsConnections) {
   const auto count = [](uint32_t one, uint32_t other, size_t pairs) {
     PeerAddress a, b;

@@ -27,6 +27,9 @@ constexpr uint32_t kNapUsMax = 20'000;
 constexpr uint32_t kYieldsPerCheck = 64;
 constexpr uint32_t kYieldsPerClock = 4;
 constexpr uint64_t kCheckNs = 1'000'000;
+// A poll of many connections is long: where many ranks wait for connections, yields without an end
+// would take the cores from the threads that make these.
+constexpr uint64_t kYieldNsMax = 5'000'000;
 constexpr uint32_t kPollsPerUs = 20;  // a pause instruction and loads of a few cache lines
 
 }  // namespace
@@ -57,10 +60,18 @@ bool Waiter::pause() {
 
 bool Waiter::is_time() {
   const uint64_t now = now_ns();
+  look_at_yields(now);
   if (looked_ns_ == 0) looked_ns_ = now;
   if (now - looked_ns_ < kCheckNs) return false;
   looked_ns_ = now;
   return true;
+}
+
+// Ends the yields that have lasted too long.
+void Waiter::look_at_yields(uint64_t now_ns) {
+  if (yields_since_ns_ == 0) yields_since_ns_ = now_ns;
+  if (now_ns - yields_since_ns_ < kYieldNsMax) return;
+  polls_ = std::max(polls_, policy_.spin_count + policy_.yield_count + 1);
 }
 
 void Waiter::nap() const {

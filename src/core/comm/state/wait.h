@@ -11,7 +11,7 @@ namespace weir::comm {
 
 struct WaitPolicy {
   uint32_t spin_count = 2000;   // polls with a pause between them
-  uint32_t yield_count = 2000;  // polls with sched_yield between them
+  uint32_t yield_count = 2000;  // polls with sched_yield between them, for 5 ms at most
   uint32_t nap_us = 50;         // where no peer can wake it: between two polls
   // Before sleeping, ranks that share cores hand the core on.
   static WaitPolicy with_own_core();
@@ -31,7 +31,7 @@ class Waiter {
   explicit Waiter(const WaitPolicy& policy) : policy_(policy) {}
 
   // Something moved: start over.
-  void reset() { polls_ = 0; }
+  void reset() { polls_ = 0, yields_since_ns_ = 0; }
   // Call after a poll that moved nothing. True when it is time for slow checks (deadline, peers'
   // health).
   bool pause();
@@ -51,12 +51,14 @@ class Waiter {
 
  private:
   bool is_time();
+  void look_at_yields(uint64_t now_ns);
   void nap() const;
   static void futex_wait(std::atomic<uint32_t>* word, uint32_t seen);
 
   WaitPolicy policy_;
   uint32_t polls_ = 0;
   uint64_t looked_ns_ = 0;  // when it was time last
+  uint64_t yields_since_ns_ = 0;
 };
 
 }  // namespace weir::comm
