@@ -6,13 +6,13 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
 #include <initializer_list>
 #include <map>
 #include <set>
 #include <string_view>
 #include <utility>
 
+#include "core/comm/start/process_topology.h"
 #include "net/interfaces.h"
 #include "net/little_endian.h"
 #include "weir/plugin.h"
@@ -124,8 +124,7 @@ Result<Introduction> Introduction::unpack(const std::string& blob, Rank from) {
 
 Introduction introduce_this_process() {
   Introduction it;
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::getline(file, it.machine);
+  it.machine = net::boot_id();
   const net::HostIdentity host =
       net::declared_host(std::getenv("WEIR_HOST_ID"), std::getenv("NCCL_HOSTID"));
   it.host.assign(reinterpret_cast<const char*>(host.bytes.data()), host.bytes.size());
@@ -137,7 +136,7 @@ Introduction introduce_this_process() {
     }
     topo::CpuSet cpus;
     for (const int cpu : it.cpus) cpus.add(static_cast<uint32_t>(cpu));
-    it.cpu_place = topo::place_of(cpus, "/sys");
+    it.cpu_place = place_on_machine(cpus);
   }
   it.cards.cards = topo::look_for_cards("/sys");
   return it;
