@@ -22,9 +22,9 @@ struct Piece {
 
 void free_piece(void* context) {
   const std::unique_ptr<Piece> piece(static_cast<Piece*>(context));
-  // In a child of the process that made the arena this is refused, and the child's copy ends with
-  // the child.
-  (void)weir_arena_free(piece->handle, piece->memory);
+  const weir_result_t result = weir_arena_free(piece->handle, piece->memory);
+  // Refused in a child of the process that made the arena, where the copy ends with the child.
+  static_cast<void>(result);
 }
 
 class ArenaAllocator final : public c10::Allocator {
@@ -57,16 +57,20 @@ std::shared_ptr<Arena> Arena::create(weir_comm_t comm, size_t bytes) {
 
 Arena::Arena(weir_arena_t handle) : handle_(handle) { is_shared_ = usage().is_shared != 0; }
 
-Arena::~Arena() { (void)weir_arena_destroy(handle_); }
+Arena::~Arena() {
+  // Refused where a window lies in it, or buffers are in use: then the memory stays.
+  const weir_result_t result = weir_arena_destroy(handle_);
+  static_cast<void>(result);
+}
 
 c10::DataPtr Arena::allocate(size_t bytes) {
-  constexpr c10::Device kCpu(c10::DeviceType::CPU);
+  const c10::Device cpu(c10::DeviceType::CPU);
   void* memory = nullptr;
   const weir_result_t result = weir_arena_alloc(handle_, bytes, &memory);
-  if (result == WEIR_ERROR_NO_MEMORY) return {nullptr, kCpu};
+  if (result == WEIR_ERROR_NO_MEMORY) return {nullptr, cpu};
   check(result, nullptr, "allocate_tensor");
   auto* piece = new Piece{shared_from_this(), handle_, memory};
-  return {memory, piece, &free_piece, kCpu};
+  return {memory, piece, &free_piece, cpu};
 }
 
 std::optional<at::Tensor> Arena::tensor(int64_t count, const at::TensorOptions& options) {
