@@ -99,20 +99,6 @@ std::vector<std::vector<std::string>> shared_out_cards(const std::vector<Introdu
   return taken;
 }
 
-// Tells all ranks `self`, and takes what they tell.
-Status tell_all(Bootstrap& bootstrap, const Introduction& self, uint64_t deadline_ns,
-                std::vector<Introduction>* all) {
-  auto blobs = bootstrap.all_gather(self.pack(), deadline_ns);
-  if (!blobs.ok()) return blobs.status();
-  all->clear();
-  for (Rank p = 0; p < blobs.value().size(); ++p) {
-    auto other = Introduction::unpack(blobs.value()[p], p);
-    if (!other.ok()) return other.status();
-    all->push_back(other.take());
-  }
-  return Status();
-}
-
 }  // namespace
 
 Communicator::Communicator()

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <utility>
 
+#include "core/comm/start/bootstrap.h"
 #include "core/comm/start/process_topology.h"
 #include "net/interfaces.h"
 #include "net/little_endian.h"
@@ -140,6 +141,19 @@ Introduction introduce_this_process() {
   }
   it.cards.cards = topo::look_for_cards("/sys");
   return it;
+}
+
+Status tell_all(Bootstrap& bootstrap, const Introduction& self, uint64_t deadline_ns,
+                std::vector<Introduction>* all) {
+  auto blobs = bootstrap.all_gather(self.pack(), deadline_ns);
+  if (!blobs.ok()) return blobs.status();
+  all->clear();
+  for (Rank p = 0; p < blobs.value().size(); ++p) {
+    auto other = Introduction::unpack(blobs.value()[p], p);
+    if (!other.ok()) return other.status();
+    all->push_back(other.take());
+  }
+  return Status();
 }
 
 std::vector<uint32_t> host_of_rank(const std::vector<Introduction>& all) {
