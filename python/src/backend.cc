@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "launch.h"
 
@@ -233,7 +234,8 @@ Backend::Launch::Launch(Backend& backend, c10d::OpType type, const char* name,
                                : backend.sequence_.fetch_add(1, std::memory_order_relaxed) + 1;
   if (is_async || backend.is_coalescing_.load(std::memory_order_relaxed) ||
       !backend.comm_->has_deadline(timeout_) || at::hasCallbacks() ||
-      backend.observed_ != nullptr || backend.is_timed_.load(std::memory_order_relaxed)) {
+      backend.observed_ != nullptr || backend.is_timed_.load(std::memory_order_relaxed) ||
+      c10d::allow_inflight_collective_as_graph_input()) {  // there c10d takes a Work for given
     operation_ = c10::make_intrusive<Operation>(backend.comm_, name);
     if (backend.is_timed_.load(std::memory_order_relaxed)) operation_->measure();
     if (backend.observed_ != nullptr) observe();
@@ -272,12 +274,12 @@ void Backend::Launch::finish_now(size_t bytes) {
   if (const auto exception = operation_->exception()) std::rethrow_exception(exception);
 }
 
-Backend::WorkPointer Backend::Launch::finish(const Tensors& inputs, Outputs outputs, size_t bytes) {
+bool Backend::Launch::is_done(size_t bytes) {
   count(type_, bytes);
-  if (operation_ == nullptr) {
-    return c10::make_intrusive<CompleteWork>(backend_.getRank(), type_, sequence_,
-                                             std::move(outputs));
-  }
+  return operation_ == nullptr;
+}
+
+Backend::WorkPointer Backend::Launch::work(const Tensors& inputs, Outputs outputs) {
   const auto operation = std::move(operation_);
   operation_ = nullptr;
   operation->set_outputs(std::move(outputs));

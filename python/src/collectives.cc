@@ -104,7 +104,7 @@ Backend::WorkPointer Backend::broadcast(Tensors& tensors, const c10d::BroadcastO
   if (!is_root && !flat.is_same(tensor)) {
     launch.then([tensor, flat] { copy_back(tensor, flat); });
   }
-  return launch.finish(tensors, {tensors}, tensor.nbytes());
+  return launch.finish(tensors, tensors, tensor.nbytes());
 }
 
 Backend::WorkPointer Backend::gather(TensorLists& outputs, Tensors& inputs,
@@ -185,7 +185,7 @@ Backend::WorkPointer Backend::scatter(Tensors& outputs, TensorLists& inputs,
                         request);
   });
   if (!flat.is_same(output)) launch.then([output, flat] { copy_back(output, flat); });
-  return launch.finish(is_root ? inputs[0] : Tensors(), {outputs}, output.nbytes());
+  return launch.finish(is_root ? inputs[0] : Tensors(), outputs, output.nbytes());
 }
 
 // ---- All-gather -------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ Backend::WorkPointer Backend::_allgather_base(at::Tensor& output, at::Tensor& in
   Launch launch(*this, OpType::_ALLGATHER_BASE, "_all_gather_base", options.timeout,
                 options.asyncOp);
   gather_all_flat(launch, output, input);
-  return launch.finish({input}, {{output}}, input.nbytes());
+  return launch.finish(input, output, input.nbytes());
 }
 
 Backend::WorkPointer Backend::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
@@ -294,7 +294,7 @@ Backend::WorkPointer Backend::allgather_into_tensor_coalesced(
   TORCH_CHECK_VALUE(outputs.size() == inputs.size(), launch.name(), ": ", outputs.size(),
                     " outputs for ", inputs.size(), " inputs");
   for (size_t i = 0; i < inputs.size(); ++i) gather_all_flat(launch, outputs[i], inputs[i]);
-  return launch.finish(inputs, {outputs}, bytes_of(inputs));
+  return launch.finish(inputs, outputs, bytes_of(inputs));
 }
 
 // ---- All-to-all -------------------------------------------------------------------------------
@@ -359,7 +359,7 @@ Backend::WorkPointer Backend::alltoall_base(at::Tensor& output, at::Tensor& inpu
     });
   }
   if (!received.is_same(output)) launch.then([output, received] { copy_back(output, received); });
-  return launch.finish({input}, {{output}}, input.nbytes());
+  return launch.finish(input, output, input.nbytes());
 }
 
 Backend::WorkPointer Backend::alltoall(Tensors& outputs, Tensors& inputs,
@@ -390,13 +390,13 @@ Backend::WorkPointer Backend::alltoall(Tensors& outputs, Tensors& inputs,
   launch.then([outputs, received] {
     for (size_t i = 0; i < outputs.size(); ++i) copy_back(outputs[i], received[i]);
   });
-  return launch.finish(inputs, {outputs}, bytes_of(inputs));
+  return launch.finish(inputs, outputs, bytes_of(inputs));
 }
 
 Backend::WorkPointer Backend::barrier(const c10d::BarrierOptions& options) {
   Launch launch(*this, OpType::BARRIER, "barrier", options.timeout, options.asyncOp);
   launch.call([&](weir_request_t* request) { return weir_barrier(comm(), request); });
-  return launch.finish({}, {}, 0);
+  return launch.finish(Tensors(), Tensors(), 0);
 }
 
 }  // namespace weir::pytorch

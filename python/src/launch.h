@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One call of a program on its way to weir.h: it is done within the call where the program waits
-// for it anyway, and becomes an operation in flight else.
+// for it anyway (then there is no Work, as with ProcessGroupNCCL), and becomes an operation in
+// flight else.
 #pragma once
 
 #include <functional>
@@ -51,11 +52,22 @@ class Backend::Launch {
 
   // The calls are made, and waited for.
   void finish_now(size_t bytes);
-  // The calls are made. `inputs` for the profile.
-  WorkPointer finish(const Tensors& inputs, Outputs outputs, size_t bytes);
+  // The calls are made. nullptr: they are complete, and the caller said that it would wait for
+  // them; then nothing is copied. `inputs` for the profile; `outputs` is one list or several.
+  WorkPointer finish(const Tensors& inputs, const Tensors& outputs, size_t bytes) {
+    return is_done(bytes) ? nullptr : work(inputs, {outputs});
+  }
+  WorkPointer finish(const Tensors& inputs, const TensorLists& outputs, size_t bytes) {
+    return is_done(bytes) ? nullptr : work(inputs, outputs);
+  }
+  WorkPointer finish(const at::Tensor& input, const at::Tensor& output, size_t bytes) {
+    return is_done(bytes) ? nullptr : work({input}, {{output}});
+  }
 
  private:
   void observe();
+  bool is_done(size_t bytes);
+  WorkPointer work(const Tensors& inputs, Outputs outputs);
 
   Backend& backend_;
   const c10d::OpType type_;

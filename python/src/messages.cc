@@ -21,7 +21,7 @@ Backend::WorkPointer Backend::send(Tensors& tensors, int destination, int tag) {
     return weir_tag_send(comm(), flat.const_data_ptr(), count_of(flat, elements), elements.type,
                          destination, tag, request);
   });
-  return launch.finish(tensors, {tensors}, tensor.nbytes());
+  return launch.finish(tensors, tensors, tensor.nbytes());
 }
 
 Backend::WorkPointer Backend::receive(OpType type, Tensors& tensors, int source, int tag) {
@@ -44,7 +44,7 @@ Backend::WorkPointer Backend::receive(OpType type, Tensors& tensors, int source,
                       flat.nbytes());
     copy_back(tensor, flat);
   });
-  return launch.finish(tensors, {tensors}, tensor.nbytes());
+  return launch.finish(tensors, tensors, tensor.nbytes());
 }
 
 Backend::WorkPointer Backend::recv(Tensors& tensors, int source, int tag) {

@@ -379,14 +379,4 @@ bool OperationWork::wait(std::chrono::milliseconds timeout) {
   return true;
 }
 
-std::vector<at::Tensor> CompleteWork::result() { return flat(outputs_); }
-
-c10::intrusive_ptr<c10::ivalue::Future> CompleteWork::getFuture() {
-  const auto tensors = c10::ListType::create(c10::TensorType::get());
-  auto future = c10::make_intrusive<c10::ivalue::Future>(
-      outputs_.size() > 1 ? c10::TypePtr(c10::ListType::create(tensors)) : c10::TypePtr(tensors));
-  future->markCompleted(value_of(outputs_));
-  return future;
-}
-
 }  // namespace weir::pytorch

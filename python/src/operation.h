@@ -140,26 +140,6 @@ class OperationWork : public c10d::Work {
   uint64_t sequence_;
 };
 
-// The Work of an operation that was complete when its call returned.
-class CompleteWork : public c10d::Work {
- public:
-  CompleteWork(int rank, c10d::OpType type, uint64_t sequence, Outputs outputs)
-      : Work(rank, type), sequence_(sequence), outputs_(std::move(outputs)) {}
-
-  bool isCompleted() override { return true; }
-  bool isSuccess() const override { return true; }
-  std::exception_ptr exception() const override { return nullptr; }
-  std::vector<at::Tensor> result() override;
-  void synchronize() override {}
-  bool wait(std::chrono::milliseconds /*timeout*/) override { return true; }
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
-  uint64_t getSequencenumber() const override { return sequence_; }
-
- private:
-  uint64_t sequence_;
-  Outputs outputs_;
-};
-
 // No callback of a Future is called after this has returned: Python is about to end. Operations in
 // flight complete when they are waited for.
 void stop_completions();

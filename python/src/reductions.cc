@@ -122,7 +122,7 @@ Backend::WorkPointer Backend::allreduce(Tensors& tensors, const c10d::AllreduceO
   TORCH_CHECK_VALUE(tensors.size() == 1, launch.name(), ": one tensor is expected, not ",
                     tensors.size());
   reduce_all(launch, tensors[0], options.reduceOp);
-  return launch.finish(tensors, {tensors}, tensors[0].nbytes());
+  return launch.finish(tensors, tensors, tensors[0].nbytes());
 }
 
 Backend::WorkPointer Backend::allreduce_coalesced(Tensors& tensors,
@@ -133,7 +133,7 @@ Backend::WorkPointer Backend::allreduce_coalesced(Tensors& tensors,
     reduce_all(launch, tensor, options.reduceOp);
     bytes += tensor.nbytes();
   }
-  return launch.finish(tensors, {tensors}, bytes);
+  return launch.finish(tensors, tensors, bytes);
 }
 
 void Backend::all_reduce_now(const at::Tensor& tensor, ReduceOp::RedOpType op) {
@@ -154,7 +154,7 @@ Backend::WorkPointer Backend::reduce(Tensors& tensors, const c10d::ReduceOptions
                    [tensor, is_root, bits = options.reduceOp.op_](const at::Tensor& rows) {
                      if (is_root) copy_back(tensor, fold_bits(rows, bits));
                    });
-    return launch.finish(tensors, {tensors}, tensor.nbytes());
+    return launch.finish(tensors, tensors, tensor.nbytes());
   }
   const at::Tensor flat = operand(tensor, reduction);
   void* data = flat.data_ptr();
@@ -165,7 +165,7 @@ Backend::WorkPointer Backend::reduce(Tensors& tensors, const c10d::ReduceOptions
                        reduction.type, with.get(), static_cast<int>(options.rootRank), request);
   });
   if (is_root && !flat.is_same(tensor)) launch.then([tensor, flat] { copy_back(tensor, flat); });
-  return launch.finish(tensors, {tensors}, tensor.nbytes());
+  return launch.finish(tensors, tensors, tensor.nbytes());
 }
 
 // ---- Reduce-scatter ---------------------------------------------------------------------------
@@ -242,7 +242,7 @@ Backend::WorkPointer Backend::reduce_scatter(Tensors& outputs, TensorLists& inpu
                 {static_cast<int64_t>(bytes / static_cast<size_t>(output.element_size()))}, {1})
           : at::cat(parts);
   reduce_scatter_flat(launch, output, input, counts, options.reduceOp);
-  return launch.finish(list, {outputs}, bytes);
+  return launch.finish(list, outputs, bytes);
 }
 
 void Backend::reduce_scatter_base(Launch& launch, const at::Tensor& output, const at::Tensor& input,
@@ -262,7 +262,7 @@ Backend::WorkPointer Backend::_reduce_scatter_base(at::Tensor& output, at::Tenso
   Launch launch(*this, OpType::_REDUCE_SCATTER_BASE, "_reduce_scatter_base", options.timeout,
                 options.asyncOp);
   reduce_scatter_base(launch, output, input, options.reduceOp);
-  return launch.finish({input}, {{output}}, input.nbytes());
+  return launch.finish(input, output, input.nbytes());
 }
 
 Backend::WorkPointer Backend::reduce_scatter_tensor_coalesced(
@@ -276,7 +276,7 @@ Backend::WorkPointer Backend::reduce_scatter_tensor_coalesced(
     reduce_scatter_base(launch, outputs[i], inputs[i], options.reduceOp);
     bytes += inputs[i].nbytes();
   }
-  return launch.finish(inputs, {outputs}, bytes);
+  return launch.finish(inputs, outputs, bytes);
 }
 
 // ---- Sparse -----------------------------------------------------------------------------------
@@ -326,8 +326,9 @@ Backend::WorkPointer Backend::allreduce_sparse(Tensors& tensors,
     const at::NoGradGuard no_grad;
     tensors[0].copy_(sum);
   }
-  Launch launch(*this, OpType::_ALLREDUCE_SPARSE, "sparse_all_reduce", options.timeout, false);
-  return launch.finish(tensors, {tensors}, own_values.nbytes());
+  Launch launch(*this, OpType::_ALLREDUCE_SPARSE, "sparse_all_reduce", options.timeout,
+                options.asyncOp);
+  return launch.finish(tensors, tensors, own_values.nbytes());
 }
 
 }  // namespace weir::pytorch

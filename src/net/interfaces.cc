@@ -9,6 +9,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <bit>
 #include <cstdlib>
 #include <cstring>
@@ -153,12 +155,28 @@ bool list_interfaces(const InterfaceFilter& filter, std::vector<Interface>* inte
   return true;
 }
 
+std::string boot_id() {
+  constexpr size_t kTextBytes = 36;
+  constexpr size_t kWords = (kTextBytes + sizeof(uint64_t) - 1) / sizeof(uint64_t);
+  // Words of the text; 0: not read yet. No lock, which a fork could leave taken.
+  static constinit std::array<std::atomic<uint64_t>, kWords> known{};
+  std::array<uint64_t, kWords> words{};
+  for (size_t i = 0; i < kWords; ++i) words[i] = known[i].load(std::memory_order_acquire);
+  char text[sizeof words] = {};
+  if (std::count(words.begin(), words.end(), uint64_t{0}) == 0) {
+    std::memcpy(text, words.data(), sizeof text);
+    return std::string(text, kTextBytes);
+  }
+  if (read_start("/proc/sys/kernel/random/boot_id", text, kTextBytes) != kTextBytes) return "";
+  std::memcpy(words.data(), text, sizeof text);
+  for (size_t i = 0; i < kWords; ++i) known[i].store(words[i], std::memory_order_release);
+  return std::string(text, kTextBytes);
+}
+
 HostIdentity this_host() {
   HostIdentity identity;
-  char text[37] = {};
-  read_start("/proc/sys/kernel/random/boot_id", text, 36);
   size_t digits = 0;
-  for (const char c : text) {
+  for (const char c : boot_id()) {
     const char* hex = "0123456789abcdef";
     const char* found = c != 0 ? strchr(hex, c) : nullptr;
     if (found == nullptr || digits == 32) continue;

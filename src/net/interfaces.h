@@ -73,6 +73,10 @@ struct HostIdentity {
 };
 HostIdentity this_host();
 
+// The kernel's name for this run of the machine, 36 characters; "": it cannot be read. Read once in
+// a process.
+std::string boot_id();
+
 // The host to which this process belongs when ranks are grouped by host: made from `id`
 // (WEIR_HOST_ID, else NCCL_HOSTID) where one is set, else this_host(). Null or empty: not set.
 HostIdentity declared_host(const char* weir_host_id, const char* nccl_hostid);

@@ -7,6 +7,7 @@ import itertools
 import ranks
 import torch
 import torch.distributed as dist
+from torch.distributed._functional_collectives import allow_inflight_collective_as_graph_input_ctx
 
 OP = dist.ReduceOp
 
@@ -385,6 +386,36 @@ def test_the_direct_call(rank, size):
     expected = reference([of_rank(r, 1000, torch.float32) for r in range(size)], OP.SUM)
     expect_equal(tensor, expected, "weir.all_reduce")
     weir.all_reduce(tensor, OP.MAX)
+    ranks.served()
+
+
+def test_only_calls_that_go_on_have_a_work(rank, size):
+    group = dist.new_group(list(range(size)))
+    backend = group._get_backend(torch.device("cpu"))
+    tensor = of_rank(rank, 1000, torch.float32)
+    expected = reference([of_rank(r, 1000, torch.float32) for r in range(size)], OP.SUM)
+    options = dist.AllreduceOptions()
+    for is_async in (False, True):
+        options.asyncOp = is_async
+        for taker in (group, backend):
+            summed = tensor.clone()
+            work = taker.allreduce([summed], options)
+            assert (work is not None) == is_async
+            if is_async:
+                work.wait()
+            expect_equal(summed, expected, "allreduce")
+    # Where c10d takes a Work for given, there is one.
+    options.asyncOp = False
+    with allow_inflight_collective_as_graph_input_ctx():
+        summed = tensor.clone()
+        work = group.allreduce([summed], options)
+        assert work is not None
+        torch.ops._c10d_functional.wait_tensor(summed)
+        expect_equal(summed, expected, "allreduce in a graph")
+    sparse = torch.sparse_coo_tensor(torch.tensor([[rank]]), torch.ones(1), (size,))
+    work = dist.all_reduce(sparse, group=group, async_op=True)
+    work.wait()
+    assert torch.equal(sparse.to_dense(), torch.ones(size))
     ranks.served()
 
 

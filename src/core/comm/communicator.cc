@@ -173,15 +173,19 @@ Status Communicator::introduce(Bootstrap& bootstrap, const weir_transport_config
   self.address.assign(reinterpret_cast<char*>(address), address_bytes);
   self.settings = fmt::format("transport={}\n{}", context.transport->name, self.settings);
 
-  auto blobs = bootstrap.all_gather(self.pack(), deadline_ns);
-  if (!blobs.ok()) return blobs.status();
-  all->clear();
-  for (Rank p = 0; p < context.rank_count; ++p) {
-    auto other = Introduction::unpack(blobs.value()[p], p);
-    if (!other.ok()) return other.status();
-    all->push_back(other.take());
-  }
+  WEIR_RETURN_IF_ERROR(tell_all(bootstrap, self, deadline_ns, all));
   return check_same_settings(*all);
+}
+
+Status Communicator::look_out(Bootstrap& bootstrap, bool listens, Introduction* self,
+                              uint64_t deadline_ns, std::vector<Introduction>* all) {
+  if (listens) {
+    const Status left = network_->leave_host();
+    if (!left.ok()) return bootstrap.give_up(left.with_context("control network"));
+    self->place = pack(place_of_this_host());
+  }
+  self->network = network_->address();
+  return tell_all(bootstrap, *self, deadline_ns, all);
 }
 
 Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
@@ -269,10 +273,13 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   config.secret_bytes = transport_secret.bytes.size();
   config.segment_bytes = engine::kStagingOffset + static_cast<uint64_t>(settings.staging_bytes);
   config.huge_pages = settings.huge_pages;
-  Nearby nearby = look_nearby(settings, !state_.host_memory, rank);
+  // Where memory of the host serves, what concerns other hosts is looked at once there are any.
+  const bool looks_out = anywhere && rank_count > 1 && !plugin::needs_one_host(*context.transport);
+  Nearby nearby = looks_out ? look_nearby(settings, !state_.host_memory, rank)
+                            : look_nearby(!state_.host_memory);
   nearby.hint(&config);
 
-  if (rank_count > 1) WEIR_RETURN_IF_ERROR(open_network(anywhere && !reach.empty()));
+  if (rank_count > 1) WEIR_RETURN_IF_ERROR(open_network(looks_out && !reach.empty()));
   // Calls that are captured into a graph must repeat their results.
   const bool captures = settings.learn && options.arithmetic == Arithmetic::kNccl &&
                         (driver_is_known() || look_for_driver());
@@ -287,7 +294,7 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   if (!settings.topology_file.empty()) place_by_file(settings.topology_file, &self);
   if (nearby.device >= 0) self.device = told_device(nearby.device);
   if (network_ != nullptr) self.network = network_->address();
-  if (!reach.empty()) self.place = pack(place_of_this_host());
+  if (looks_out && !reach.empty()) self.place = pack(place_of_this_host());
   self.settings = fmt::format(
       "hooks={}\ndeterministic={}\narithmetic={}\nWEIR_STAGING_BYTES={}\nWEIR_SLICE_BYTES={}\n"
       "WEIR_ALGORITHM='{}'\nWEIR_TLS={}\nWEIR_LEARN={}\nrules={}{}{}",
@@ -301,6 +308,12 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   const std::vector<uint32_t> hosts = host_of_rank(all);
   const bool one_host = hosts.empty();
   if (!one_host && !anywhere) return needs_network(settings.transport, hosts);
+  if (!one_host && !looks_out) {
+    nearby = look_nearby(settings, !state_.host_memory, rank);
+    nearby.hint(&config);
+    self.cards.near = nearby.near.cards.names;
+    WEIR_RETURN_IF_ERROR(look_out(*bootstrap.value(), !reach.empty(), &self, deadline_ns, &all));
+  }
   state_.leaves_host = !one_host;
   std::vector<uint32_t> cards;  // of the ranks
   if (!one_host && anywhere) {
@@ -375,6 +388,7 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
     result = context.transport->segment(context.instance, &segment);
     if (result != WEIR_OK) return give_up(transport_failed("segment", result));
     open_segment(segment);
+    context.lacks_huge_pages = settings.huge_pages;
   } else if (rank_count == 1 && settings.hooks.empty()) {
     const uint64_t bytes = (config.segment_bytes + 4095) / 4096 * 4096;
     private_segment_.reset(static_cast<unsigned char*>(std::aligned_alloc(4096, bytes)));

@@ -191,6 +191,10 @@ class Communicator {
   // Opens the transport and exchanges introductions.
   Status introduce(Bootstrap& bootstrap, const weir_transport_config_t& config, Introduction self,
                    uint64_t deadline_ns, std::vector<Introduction>* all);
+  // Once there are ranks of other hosts: tells them where this one is found (`listens`) and what it
+  // has found out in `self`, and takes what they tell.
+  Status look_out(Bootstrap& bootstrap, bool listens, Introduction* self, uint64_t deadline_ns,
+                  std::vector<Introduction>* all);
   void open_segment(const weir_segment_t& segment);
   // Where the ranks of a communicator that is made of this one find `rank`.
   Place place_of(Rank rank) const { return places_.empty() ? Place() : places_[rank]; }

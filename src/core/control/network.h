@@ -47,7 +47,7 @@ struct NetworkConfig {
   Rank rank_count = 1;
   Secret secret{};                        // of the communicator
   std::string purpose = "control";        // two networks with one secret do not meet
-  bool leaves_host = true;                // ranks of other hosts may be among them
+  bool leaves_host = true;                // it listens for ranks of other hosts
   net::InterfaceFilter filter{};          // interfaces to listen at, where it leaves the host
   net::TlsMode tls = net::TlsMode::kOff;  // not kOff: TCP connections are inside TLS
   uint64_t unproven_ns = 2'000'000'000;   // from accept to proof
@@ -94,6 +94,8 @@ class Network {
   // the child's copies and tells no rank.
   virtual ~Network() = default;
 
+  // Listens for ranks of other hosts, too. Before join; changes `address`. Errors as of `open`.
+  virtual Status leave_host() = 0;
   // The bytes that the other ranks need to reach this one; at most kAddressBytesMax bytes.
   virtual std::string address() const = 0;
   // addresses[i] is what rank i's `address` gave. Returns when the links to the neighbors are

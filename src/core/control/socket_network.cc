@@ -104,7 +104,16 @@ Status SocketNetwork::listen_here() {
                               fmt::format("{} {:016x}", config_.purpose, config_.comm_id), &reason);
     if (tls_ == nullptr) return Status(Code::kSystem, reason);
   }
-  if (!config_.leaves_host) return Status();
+  return config_.leaves_host ? listen_for_hosts() : Status();
+}
+
+Status SocketNetwork::leave_host() {
+  const std::lock_guard guard(lock_);
+  return own_.offers.empty() ? listen_for_hosts() : Status();
+}
+
+Status SocketNetwork::listen_for_hosts() {
+  std::string reason;
   if (!net::list_interfaces(config_.filter, &interfaces_, &reason)) {
     return Status(Code::kSystem, reason);
   }
@@ -131,6 +140,7 @@ SocketNetwork::~SocketNetwork() {
         return one.used && one.link->is_proven() && one.link->queued_bytes() > 0;
       });
     };
+    ++emptying_;
     // Only a rank that leaves in order waits for its last messages to leave.
     while (left_ && waits() && now_ns() < until_ns) {
       changed_.wait_for(lock, pause_until(now_ns(), until_ns));
@@ -160,7 +170,10 @@ SocketNetwork::~SocketNetwork() {
   net::wipe(identity_.key.data(), identity_.key.size());
 }
 
-std::string SocketNetwork::address() const { return own_.pack(); }
+std::string SocketNetwork::address() const {
+  const std::lock_guard guard(lock_);
+  return own_.pack();
+}
 
 Status SocketNetwork::join(const std::vector<std::string>& addresses, uint64_t deadline_ns,
                            const StillPossible& still_possible) {
@@ -356,6 +369,14 @@ bool SocketNetwork::receive(Rank peer, uint8_t channel, std::string* message) {
 
 Status SocketNetwork::flush(Rank peer, uint64_t deadline_ns) {
   std::unique_lock lock(lock_);
+  ++emptying_;
+  const Status status = flush_locked(peer, deadline_ns, &lock);
+  --emptying_;
+  return status;
+}
+
+Status SocketNetwork::flush_locked(Rank peer, uint64_t deadline_ns,
+                                   std::unique_lock<std::mutex>* lock) {
   for (;;) {
     const Peer& to = peers_[peer];
     const bool waits =
@@ -369,7 +390,7 @@ Status SocketNetwork::flush(Rank peer, uint64_t deadline_ns) {
           fmt::format("timed out: the control messages to rank {} could not be sent in time",
                       peer));
     }
-    changed_.wait_for(lock, pause_until(now, deadline_ns));
+    changed_.wait_for(*lock, pause_until(now, deadline_ns));
   }
 }
 

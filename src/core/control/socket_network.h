@@ -29,6 +29,7 @@ class SocketNetwork final : public Network, private Reactor::Client {
   SocketNetwork(const SocketNetwork&) = delete;
   SocketNetwork& operator=(const SocketNetwork&) = delete;
 
+  Status leave_host() override;
   std::string address() const override;
   Status join(const std::vector<std::string>& addresses, uint64_t deadline_ns,
               const StillPossible& still_possible) override;
@@ -155,6 +156,8 @@ class SocketNetwork final : public Network, private Reactor::Client {
   Status unpack(Rank rank, const std::string& address, NetworkAddress* to) const;
   void close_unneeded();
   Status listen_here();
+  Status listen_for_hosts();
+  Status flush_locked(Rank peer, uint64_t deadline_ns, std::unique_lock<std::mutex>* lock);
   void on_events(uint32_t token, uint32_t events) override;
   void on_time(uint64_t now_ns) override;
 
@@ -220,6 +223,7 @@ class SocketNetwork final : public Network, private Reactor::Client {
   std::atomic<uint64_t> frame_count_{0};
   std::map<Key, int> offers_;
   std::list<Fetch> fetches_;
+  uint32_t emptying_ = 0;  // threads that wait until what is queued has been sent
   bool joined_ = false;
   bool out_of_descriptors_ = false;  // the latest attempt to connect found none
   bool left_ = false;

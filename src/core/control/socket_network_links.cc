@@ -526,7 +526,8 @@ void SocketNetwork::serve(int index, uint32_t events) {
     return link_ended(index, true);
   }
   watch(index);
-  changed_.notify_all();
+  // Who waits for a link, a life or a descriptor is woken where that changes.
+  if (emptying_ > 0) changed_.notify_all();
 }
 
 void SocketNetwork::proven(int index) {
@@ -572,7 +573,12 @@ void SocketNetwork::proven(int index) {
     fetch.sent = true;
   }
   push(index);
-  changed_.notify_all();
+  // A rank that joins is woken by the last of its links alone.
+  const bool joins = !joined_ && !addresses_.empty() && fetches_.empty() && emptying_ == 0;
+  const bool lacks_links =
+      joins && std::any_of(neighbors_.begin(), neighbors_.end(),
+                           [this](Rank neighbor) { return !has_link(neighbor); });
+  if (!lacks_links) changed_.notify_all();
 }
 
 void SocketNetwork::watch_process(int index) {
@@ -686,6 +692,7 @@ bool SocketNetwork::take_frame(int index, const Frame& frame) {
         fetch.fd = fd;
         fetch.dropped = fd < 0;
         fetch.lacking = was_sent ? config_.rank : fetch.peer;
+        changed_.notify_all();
         return true;
       }
       if (fd >= 0) close(fd);  // no thread waits for it any more

@@ -35,6 +35,9 @@ class Context {
   unsigned char* segment_base = nullptr;
   uint64_t segment_stride_bytes = 0;
   uint64_t staging_bytes = 0;
+  // This rank has yet to ask for the huge pages of its part: most communicators of a program that
+  // makes many move little, and a huge page costs the time of 500 small ones.
+  bool lacks_huge_pages = false;
 
   bool mapped() const { return segment_base != nullptr; }
   Control& control(Rank r) const {
@@ -45,6 +48,13 @@ class Context {
   }
   unsigned char* staging(Rank r) const {
     return segment_base + r * segment_stride_bytes + kStagingOffset;
+  }
+
+  // Before staging memory is used, and once in a while by communicators that use lines alone.
+  void want_huge_pages() {
+    if (lacks_huge_pages) [[unlikely]] {
+      ask_for_huge_pages();
+    }
   }
 
   // --- Order of operations ---
@@ -135,6 +145,8 @@ class Context {
   void wake_all();
 
  private:
+  void ask_for_huge_pages();
+
   // Kept small: every warm call runs it.
   void describe(uint64_t of_sequence, uint64_t what, uint64_t count, uint32_t of_call,
                 uint64_t input_window, uint64_t output_window) {

@@ -30,6 +30,7 @@ void MappedRun::start(const MappedPlan& plan, const Call& call, uint32_t call_fi
   input_open_ = output_open_ = true;
   touched_bytes_ = 0;
   status_ = Status();
+  context.want_huge_pages();
   context.publish_done();
   start_ = context.begin_operation(plan.slicing_.entry_bytes, plan.slicing_.ring_bytes,
                                    plan.slice_count_);

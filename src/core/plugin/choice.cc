@@ -145,11 +145,12 @@ Result<const weir_transport_functions_t*> choose_transport(const Settings& setti
   }
   std::string reasons;
   const weir_transport_functions_t* local = nullptr;
-  for (const Viability& entry : list_transports(host)) {
+  const weir_transport_functions_t* chosen = nullptr;
+  visit_transports(host, [&](const Viability& entry) {
     const std::string name = entry.transport->name;
     if (!settings.transport.empty() &&
         std::find(wanted.begin(), wanted.end(), name) == wanted.end()) {
-      continue;
+      return true;
     }
     std::string reason;
     if (!entry.viable) {
@@ -162,10 +163,13 @@ Result<const weir_transport_functions_t*> choose_transport(const Settings& setti
       reason = "the ranks are on several hosts";
       if (spread == Spread::kHosts && name == kWithinHost) local = entry.transport;
     } else {
-      return dress(entry.transport, settings, local);
+      chosen = entry.transport;
+      return false;
     }
     reasons += fmt::format("; {}: {}", name, reason);
-  }
+    return true;
+  });
+  if (chosen != nullptr) return dress(chosen, settings, local);
   return Status(Code::kUnsupported,
                 fmt::format("no transport for {} ranks{}", rank_count, reasons));
 }

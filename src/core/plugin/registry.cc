@@ -220,10 +220,18 @@ Result<const weir_transport_functions_t*> seal_once(Registry* known, const char*
 }  // namespace
 
 std::vector<Viability> list_transports(const weir_host_t& host) {
+  std::vector<Viability> list;
+  visit_transports(host, [&](const Viability& one) {
+    list.push_back(one);
+    return true;
+  });
+  return list;
+}
+
+void visit_transports(const weir_host_t& host, const std::function<bool(const Viability&)>& take) {
   const auto locked = registry();
   Registry& known = *locked;
   const char* tls = host.setting == nullptr ? nullptr : host.setting(host.context, "WEIR_TLS");
-  std::vector<Viability> list;
   for (const Entry& entry : known.entries) {
     char reason[512] = "";
     const auto asked = seal_once(&known, tls, entry.transport);
@@ -232,12 +240,11 @@ std::vector<Viability> list_transports(const weir_host_t& host) {
     if (!asked.ok()) snprintf(reason, sizeof reason, "%s", asked.status().text().c_str());
     reason[sizeof reason - 1] = 0;
     if (!viable && reason[0] == 0) snprintf(reason, sizeof reason, "it gives no reason");
-    list.push_back({entry.transport, viable, reason, entry.origin});
+    if (!take({entry.transport, viable, reason, entry.origin})) return;
   }
   for (const Failure& failure : known.failures) {
-    list.push_back({&failure.stub, false, failure.reason, failure.path});
+    if (!take({&failure.stub, false, failure.reason, failure.path})) return;
   }
-  return list;
 }
 
 void load_modules() {

@@ -5,6 +5,7 @@
 // tables live until the process ends. Thread-safe.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +25,9 @@ struct Viability {
 // All loaded transports, with their viability on this machine, best first. Where WEIR_TLS requires
 // sealed messages, the viability is that of sealed_for's result.
 std::vector<Viability> list_transports(const weir_host_t& host);
+// The same, one after another, until `take` returns false: the others are not asked, which for some
+// takes as long as the rest of the choice. `take` must call no function of this header.
+void visit_transports(const weir_host_t& host, const std::function<bool(const Viability&)>& take);
 
 // Loads every module of the library (module_folder.h), for a caller that lists all transports. A
 // program that requests no module never runs code of the libraries that modules need.

@@ -76,10 +76,11 @@ std::vector<std::string> device_names(const fs::path& folder) {
   return names;
 }
 
-// What `device`, a link, points to is named by its address on PCI.
+// What `device`, a link, points to is named by its address on PCI. Only the link itself is read:
+// communicators do so for each interface.
 std::string address_at(const fs::path& device) {
   std::error_code error;
-  const std::string name = fs::canonical(device, error).filename();
+  const std::string name = fs::read_symlink(device, error).filename();
   return !error && PciAddress::parse(name) ? name : "";
 }
 

@@ -163,8 +163,8 @@ weir_result_t Instance::connect(const unsigned char* const*, const size_t* addre
   wanted.part_bytes = stride_bytes;
   wanted.numa_node = numa_node;
   if (huge_pages) {
+    // The core asks for them when it uses the segment.
     if (stride_bytes >= kHugePageBytes) wanted.huge_bytes = segments;
-    wanted.collapses = collapses(stride_bytes);
     // Channels are used here and there: with many of them huge pages would be mostly waste.
     if (layout.bytes() <= kHugeChannelBytesMax) wanted.huge_bytes = wanted.bytes;
   }

@@ -39,16 +39,20 @@ NetworkConfig config_of(Rank rank, Rank count, bool leaves_host) {
 // All ranks of a communicator in this process.
 class Job {
  public:
-  Job(Rank count, bool leaves_host, net::TlsMode tls = net::TlsMode::kOff,
-      bool seems_apart = true) {
+  // `leaves_late`: only after it has been opened.
+  Job(Rank count, bool leaves_host, net::TlsMode tls = net::TlsMode::kOff, bool seems_apart = true,
+      bool leaves_late = false) {
     seems_apart = seems_apart && leaves_host;
     std::vector<std::string> addresses;
     for (Rank r = 0; r < count; ++r) {
-      NetworkConfig config = config_of(r, count, leaves_host);
+      NetworkConfig config = config_of(r, count, leaves_host && !leaves_late);
       config.tls = tls;
       auto made = SocketNetwork::make(config);
       EXPECT_TRUE(made.ok()) << made.status().text();
       ranks.push_back(made.take());
+      if (leaves_late) {
+        EXPECT_TRUE(ranks.back()->leave_host().ok());
+      }
       std::string address = ranks.back()->address();
       // Another host's, as far as the others can tell.
       if (seems_apart) address[12] = static_cast<char>(address[12] ^ static_cast<char>(r + 1));
@@ -234,6 +238,26 @@ TEST_P(NetworkOver, TwoRanksThatSayNothingToEachOtherShareAKey) {
   EXPECT_EQ(job.ranks[3]->pair_key(0, "data"), key);
   EXPECT_NE(job.ranks[3]->pair_key(0, "other"), key);
   EXPECT_NE(job.ranks[3]->pair_key(1, "data"), key);
+}
+
+// It has no listener of the network until then.
+TEST(Network, RanksOfOtherHostsConnectOnceItListensForThem) {
+  NetworkAddress address;
+  auto alone = SocketNetwork::make(config_of(0, 2, false));
+  ASSERT_TRUE(alone.ok()) << alone.status().text();
+  ASSERT_TRUE(NetworkAddress::unpack(alone.value()->address(), &address));
+  EXPECT_TRUE(address.offers.empty());
+  ASSERT_TRUE(alone.value()->leave_host().ok());
+  ASSERT_TRUE(NetworkAddress::unpack(alone.value()->address(), &address));
+  EXPECT_FALSE(address.offers.empty());
+
+  for (const net::TlsMode tls : {net::TlsMode::kOff, net::TlsMode::kControl}) {
+    Job job(5, true, tls, true, true);
+    job.ranks[4]->show("from afar");
+    EXPECT_TRUE(becomes_true([&] { return everybody_shows(job, 4, "from afar"); }));
+    EXPECT_EQ(job.ranks[0]->describe(1).find("Unix"), std::string::npos);
+    EXPECT_NE(job.ranks[0]->describe(1), "");
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, NetworkOver,

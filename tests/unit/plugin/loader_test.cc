@@ -7,11 +7,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <string>
 #include <thread>
+#include <vector>
 
+#include "core/base/settings.h"
+#include "core/plugin/choice.h"
 #include "core/plugin/registry.h"
 
 namespace weir::plugin {
@@ -68,6 +73,33 @@ TEST_F(Loader, AGoodPluginIsLoadedOnceAndFoundByItsName) {
     EXPECT_EQ(entry.origin, path);
   }
   EXPECT_TRUE(listed);
+}
+
+TEST(Transports, BehindTheFirstThatServesNoneIsAsked) {
+  std::vector<std::string> asked_for;
+  weir_host_t host = {};
+  host.struct_bytes = sizeof host;
+  host.context = &asked_for;
+  host.setting = [](void* context, const char* name) -> const char* {
+    static_cast<std::vector<std::string>*>(context)->push_back(name);
+    return nullptr;
+  };
+  // tcp would list the interfaces.
+  const auto is_tcp_asked = [&] {
+    return std::count(asked_for.begin(), asked_for.end(), "WEIR_IFNAME") > 0;
+  };
+  const auto found = choose_transport(Settings(), host, 2, Spread::kOneHost);
+  ASSERT_TRUE(found.ok()) << found.status().text();
+  EXPECT_STREQ(found.value()->name, "shm");
+  EXPECT_FALSE(is_tcp_asked());
+  std::vector<std::string> visited;
+  visit_transports(host, [&](const Viability& one) {
+    visited.emplace_back(one.transport->name);
+    return visited.size() < 2;
+  });
+  EXPECT_EQ(visited.size(), 2u);
+  EXPECT_GT(list_transports(host).size(), 2u);
+  EXPECT_TRUE(is_tcp_asked());
 }
 
 TEST_F(Loader, AnotherAbiVersionIsRefused) { expect_refused(copy("version"), "ABI version 999"); }

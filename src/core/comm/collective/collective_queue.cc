@@ -94,7 +94,10 @@ CollectiveQueue::Warm CollectiveQueue::run_warm_uneven(const engine::Call& call)
     return advance == Advance::kFailed ? Warm::kOtherCalled : Warm::kUnderWay;
   }
   if (recorder.on()) recorder.finished(context.sequence);
-  if (begin_ns != 0) planner_->measured(*plan, static_cast<double>(now_ns() - begin_ns));
+  if (begin_ns != 0) {
+    planner_->measured(*plan, static_cast<double>(now_ns() - begin_ns));
+    context.want_huge_pages();
+  }
   return Warm::kDone;
 }
 
@@ -194,6 +197,7 @@ bool CollectiveQueue::poll(OperationFailure* failure) {
     if (request.begin_ns != 0) {
       planner_->measured(*active_plan_, static_cast<double>(now_ns() - request.begin_ns),
                          planner_->explores(request.sequence));
+      state_.context.want_huge_pages();
     }
     if (request.repeats) {
       request.started = request.described = false;

@@ -128,7 +128,10 @@ inline CollectiveQueue::Warm CollectiveQueue::run_warm(const engine::Call& call)
   if (advance == Advance::kDone) {
     if (recorder.on()) recorder.finished(context.sequence);
     // One that takes longer than this waits for a late rank, and is not timed.
-    if (begin_ns != 0) planner_->measured(*plan, static_cast<double>(now_ns() - begin_ns));
+    if (begin_ns != 0) {
+      planner_->measured(*plan, static_cast<double>(now_ns() - begin_ns));
+      context.want_huge_pages();
+    }
     return Warm::kDone;
   }
   active_plan_ = plan;

@@ -9,13 +9,14 @@
 #include "core/comm/device/device_memory.h"
 #include "core/comm/start/process_topology.h"
 #include "core/topo/cpus.h"
-#include "core/topo/nearest.h"
 #include "net/interfaces.h"
 
 namespace weir::comm {
 namespace {
 
-CardCandidates candidates(const std::string& sysfs_root) {
+constexpr const char* kSysfs = "/sys";
+
+CardCandidates candidates() {
   net::InterfaceFilter filter;
   std::vector<net::Interface> list;
   std::string reason;
@@ -24,7 +25,7 @@ CardCandidates candidates(const std::string& sysfs_root) {
       !net::list_interfaces(filter, &list, &reason)) {
     return {};
   }
-  return card_candidates(filter, list, sysfs_root);
+  return card_candidates(filter, list, kSysfs);
 }
 
 std::string describe(const char* what, const std::string& used, const topo::NearPorts& near) {
@@ -48,18 +49,19 @@ std::string Nearby::describe() const {
   return fmt::format("{}{}{}", cards, cards.empty() || interfaces.empty() ? "" : ", ", interfaces);
 }
 
-Nearby look_nearby(bool asks_driver, const std::string& sysfs_root) {
+Nearby look_nearby(bool asks_driver) {
   Nearby it;
   if (asks_driver) it.device = current_device();
-  it.numa_node = topo::numa_node_of(topo::cpus_allowed(), sysfs_root);
+  const topo::CpuPlace place = place_on_machine(topo::cpus_allowed());
+  const bool on_one_node = place.numa < topo::CpuPlace::kSeveral;
+  it.numa_node = on_one_node ? static_cast<int32_t>(place.numa) : -1;
   return it;
 }
 
-Nearby look_nearby(const Settings& settings, bool asks_driver, Rank rank,
-                   const std::string& sysfs_root) {
-  Nearby it = look_nearby(asks_driver, sysfs_root);
+Nearby look_nearby(const Settings& settings, bool asks_driver, Rank rank) {
+  Nearby it = look_nearby(asks_driver);
   if (settings.cards == "0") return it;
-  const CardCandidates all = candidates(sysfs_root);
+  const CardCandidates all = candidates();
   topo::RankPlace place{"", topo::cpus_allowed()};
   if (it.device >= 0) {
     const std::string told = told_device(it.device);

@@ -28,12 +28,11 @@ struct Nearby {
 };
 
 // The device of the CUDA context that is current in this thread, where the process uses CUDA and
-// `asks_driver`; the NUMA node of the processors on which this thread may run. Reads small files.
-Nearby look_nearby(bool asks_driver, const std::string& sysfs_root = "/sys");
+// `asks_driver`; the NUMA node of the processors on which this thread may run.
+Nearby look_nearby(bool asks_driver);
 
 // The same, with cards and interfaces unless WEIR_CARDS=0: if the machine has several, its topology
 // is read, which takes tens of milliseconds once in a process.
-Nearby look_nearby(const Settings& settings, bool asks_driver, Rank rank,
-                   const std::string& sysfs_root = "/sys");
+Nearby look_nearby(const Settings& settings, bool asks_driver, Rank rank);
 
 }  // namespace weir::comm

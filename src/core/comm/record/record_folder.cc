@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "core/comm/record/record_format.h"
+#include "net/interfaces.h"
 
 namespace weir::comm {
 
@@ -145,12 +146,7 @@ uint64_t pid_namespace_of_self() {
   return stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
 }
 
-std::string boot_id_of_machine() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  std::getline(file, id);
-  return id;
-}
+std::string boot_id_of_machine() { return net::boot_id(); }
 
 void tidy_record_folder(int folder, size_t files_max, int64_t seconds_max) {
   // The descriptor keeps its place for others: the stream gets one of its own.

@@ -6,13 +6,14 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
 #include <initializer_list>
 #include <map>
 #include <set>
 #include <string_view>
 #include <utility>
 
+#include "core/comm/start/bootstrap.h"
+#include "core/comm/start/process_topology.h"
 #include "net/interfaces.h"
 #include "net/little_endian.h"
 #include "weir/plugin.h"
@@ -124,8 +125,7 @@ Result<Introduction> Introduction::unpack(const std::string& blob, Rank from) {
 
 Introduction introduce_this_process() {
   Introduction it;
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::getline(file, it.machine);
+  it.machine = net::boot_id();
   const net::HostIdentity host =
       net::declared_host(std::getenv("WEIR_HOST_ID"), std::getenv("NCCL_HOSTID"));
   it.host.assign(reinterpret_cast<const char*>(host.bytes.data()), host.bytes.size());
@@ -137,10 +137,23 @@ Introduction introduce_this_process() {
     }
     topo::CpuSet cpus;
     for (const int cpu : it.cpus) cpus.add(static_cast<uint32_t>(cpu));
-    it.cpu_place = topo::place_of(cpus, "/sys");
+    it.cpu_place = place_on_machine(cpus);
   }
   it.cards.cards = topo::look_for_cards("/sys");
   return it;
+}
+
+Status tell_all(Bootstrap& bootstrap, const Introduction& self, uint64_t deadline_ns,
+                std::vector<Introduction>* all) {
+  auto blobs = bootstrap.all_gather(self.pack(), deadline_ns);
+  if (!blobs.ok()) return blobs.status();
+  all->clear();
+  for (Rank p = 0; p < blobs.value().size(); ++p) {
+    auto other = Introduction::unpack(blobs.value()[p], p);
+    if (!other.ok()) return other.status();
+    all->push_back(other.take());
+  }
+  return Status();
 }
 
 std::vector<uint32_t> host_of_rank(const std::vector<Introduction>& all) {

@@ -23,6 +23,8 @@
 
 namespace weir::comm {
 
+class Bootstrap;
+
 struct Introduction {
   std::string machine;       // the kernel's boot id: the same for all processes of a machine
   std::string host;          // as net::declared_host
@@ -42,6 +44,10 @@ struct Introduction {
 
 // Machine, host, cores and cards of this process; the rest is empty.
 Introduction introduce_this_process();
+
+// Tells all ranks `self`, and takes what they tell.
+Status tell_all(Bootstrap& bootstrap, const Introduction& self, uint64_t deadline_ns,
+                std::vector<Introduction>* all);
 
 // Hosts numbered in the order of their first rank; empty when there is one.
 std::vector<uint32_t> host_of_rank(const std::vector<Introduction>& all);

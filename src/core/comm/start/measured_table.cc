@@ -378,6 +378,7 @@ Status measure_mapped(engine::Context& context, const std::vector<Pair>& pairs, 
   for (uint32_t i = 0; i < pairs.size(); ++i) {
     const Pair& pair = pairs[i];
     if (context.rank != pair.first && context.rank != pair.second) continue;
+    context.want_huge_pages();
     bool whole = true;
     if (i == 0) {
       auto table = engine::probe_tasks(context, hash, deadline_ns, watch, &whole);

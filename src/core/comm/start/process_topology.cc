@@ -69,6 +69,12 @@ struct Known {
 };
 constinit InheritedState<Known> state;
 
+struct KnownPlace {
+  topo::CpuSet cpus;
+  topo::CpuPlace place;
+};
+constinit InheritedState<KnownPlace> latest_place;
+
 const Result<topo::Topology>& read(const Settings& settings, Known* known) {
   if (known->topology) return *known->topology;
   known->topology =
@@ -101,6 +107,12 @@ void with_topology(const Settings& settings,
   const auto access = state.use();
   const Result<topo::Topology>& topology = read(settings, &*access);
   if (topology.ok()) use(topology.value());
+}
+
+topo::CpuPlace place_on_machine(const topo::CpuSet& cpus) {
+  const auto access = latest_place.use();
+  if (access->cpus != cpus) *access = {cpus, topo::place_of(cpus, "/sys")};
+  return access->place;
 }
 
 Result<ToldTopology> told_topology(const Settings& settings) {

@@ -9,6 +9,8 @@
 
 #include "core/base/settings.h"
 #include "core/base/status.h"
+#include "core/topo/cpu_place.h"
+#include "core/topo/cpuset.h"
 #include "core/topo/topology.h"
 
 namespace weir::comm {
@@ -19,6 +21,9 @@ uint64_t topology_hash(const Settings& settings);
 // Calls `use` with the topology; without it, if it cannot be read.
 void with_topology(const Settings& settings,
                    const std::function<void(const topo::Topology& topology)>& use);
+
+// topo::place_of on this machine, whose small files are read once for the same processors.
+topo::CpuPlace place_on_machine(const topo::CpuSet& cpus);
 
 // A topology as it is told to other ranks: NCCL's XML, which keeps what a link graph needs. The
 // hash is that of the topology that a reader of the text gets.

@@ -4,10 +4,12 @@
 #include "core/comm/start/introduction.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <random>
 #include <string>
 #include <vector>
@@ -49,6 +51,34 @@ TEST(Introduction, PassesThroughItsBytes) {
   }
   const Introduction own = introduce_this_process();
   EXPECT_EQ(Introduction::unpack(own.pack(), 0).value().cpus, own.cpus);
+}
+
+TEST(Introduction, TellsThisRunOfTheMachineAndThePlaceOfTheProcessorsThatTheProcessMayUseNow) {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string boot_id;
+  std::getline(file, boot_id);
+  cpu_set_t before;
+  ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
+  std::vector<int> all;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &before)) all.push_back(cpu);
+  }
+  // The latter twice: what is known of some processors does not stand for others.
+  for (const std::vector<int>& cpus : {all, {all.front()}, {all.back()}, {all.back()}, all}) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    topo::CpuSet expected;
+    for (const int cpu : cpus) {
+      CPU_SET(cpu, &set);
+      expected.add(static_cast<uint32_t>(cpu));
+    }
+    ASSERT_EQ(sched_setaffinity(0, sizeof set, &set), 0);
+    const Introduction own = introduce_this_process();
+    EXPECT_EQ(own.machine, boot_id);
+    EXPECT_EQ(own.cpus, cpus);
+    EXPECT_EQ(own.cpu_place, topo::place_of(expected, "/sys"));
+  }
+  ASSERT_EQ(sched_setaffinity(0, sizeof before, &before), 0);
 }
 
 TEST(Introduction, WhatIsCutOrLongerOrOfAnotherVersionIsRefusedWithTheNameOfTheRank) {
