@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Callbacks of Futures that wait: for operations of their own, for earlier ones, and for other
+threads; also in PyTorch's communication hooks, and where the process ends meanwhile."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import ranks
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+
+def start(value=1.0):
+    return dist.all_reduce(torch.full((10,), value), async_op=True)
+
+
+def future_of_late_peers(rank, callback):
+    """The operation completes after `then`, so that the callback runs in a thread of Weir's."""
+    if rank != 0:
+        time.sleep(0.3)
+    return start().get_future().then(callback)
+
+
+def test_a_callback_waits_for_an_operation_that_it_starts(rank, size):
+    ways = [
+        lambda f: start(2.0).get_future().wait()[0],
+        lambda f: start(1.0).get_future().then(lambda g: g.value()[0] * 2).wait(),
+        lambda f: (lambda w, t: (w.wait(), t)[1])(*begin_with_tensor()),
+    ]
+
+    def begin_with_tensor():
+        tensor = torch.full((10,), 2.0)
+        return dist.all_reduce(tensor, async_op=True), tensor
+
+    for way in ways:
+        assert future_of_late_peers(rank, way).wait()[0] == 2 * size
+    ranks.served()
+
+
+def test_callbacks_that_wait_within_callbacks(rank, size):
+    def nested(depth):
+        def callback(f):
+            if depth == 0:
+                return f.value()[0]
+            return future_of_late_peers(rank, nested(depth - 1)).wait()
+
+        return callback
+
+    assert future_of_late_peers(rank, nested(6)).wait()[0] == size
+    ranks.served()
+
+
+def test_a_callback_waits_for_an_operation_that_has_started_before(rank, size):
+    if rank != 0:
+        time.sleep(0.3)
+    first, second = start(), start(3.0)
+    later = second.get_future()
+    assert first.get_future().then(lambda f: later.wait()[0]).wait()[0] == 3 * size
+    ranks.served()
+
+
+def test_a_callback_that_waits_for_a_thread_delays_nobody(rank, size):
+    gate = threading.Event()
+    held = future_of_late_peers(rank, lambda f: gate.wait(60))
+    for _ in range(20):
+        start().get_future().wait()
+    assert not held.done()
+    gate.set()
+    assert held.wait()
+    ranks.served()
+
+
+def test_many_callbacks_wait_at_the_same_time(rank, size):
+    """Those that are too many for the threads are called later; all have been called then."""
+    gate = threading.Event()
+    called = []
+    held = [
+        future.get_future().then(lambda f, n=i: (gate.wait(60), called.append(n)))
+        for i, future in enumerate([start() for _ in range(100)])
+    ]
+    time.sleep(1)
+    gate.set()
+    for future in held:
+        future.wait()
+    assert sorted(called) == list(range(100)), called
+    ranks.served()
+
+
+def test_power_sgd(rank, size):
+    """PyTorch's hooks wait for Futures in callbacks. Gradients are of low rank, so that they are
+    reduced without loss, in one bucket and in several."""
+    for hook in (powerSGD_hook.powerSGD_hook, powerSGD_hook.batched_powerSGD_hook):
+        for megabytes in (25, 0.02):
+            torch.manual_seed(1)
+            model = DistributedDataParallel(
+                torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(5)]),
+                bucket_cap_mb=megabytes,
+            )
+            state = powerSGD_hook.PowerSGDState(
+                None, matrix_approximation_rank=2, start_powerSGD_iter=2
+            )
+            model.register_comm_hook(state, hook)
+            optimizer = torch.optim.SGD(model.parameters(), 1e-2)
+            generator = torch.Generator().manual_seed(rank)
+            for _ in range(6):
+                optimizer.zero_grad()
+                model(torch.randn(4, 64, generator=generator)).square().mean().backward()
+                optimizer.step()
+            for parameter in model.parameters():
+                of_ranks = [torch.empty_like(parameter) for _ in range(size)]
+                dist.all_gather(of_ranks, parameter.detach())
+                assert torch.isfinite(parameter).all()
+                assert all(torch.equal(of_ranks[0], other) for other in of_ranks)
+    ranks.served()
+
+
+PROGRAM = """
+import datetime, os, sys, threading, time
+import torch, torch.distributed as dist
+import weir
+rank = int(os.environ["RANK"])
+store = dist.FileStore(sys.argv[1], 2)
+dist.init_process_group("weir", store=store, rank=rank, world_size=2,
+                        timeout=datetime.timedelta(seconds=600))
+start = lambda: dist.all_reduce(torch.ones(4), async_op=True)
+if rank == 1:
+    start().wait()
+    time.sleep(600)
+inside = threading.Event()
+def callback(f):
+    inside.set()
+    WAY
+CALL
+future = start().get_future().then(callback)
+assert inside.wait(60)
+time.sleep(0.2)
+sys.exit(5)
+"""
+
+# Rank 1 answers none of what these wait for.
+STUCK = {
+    "the Future of an operation of its own": ("start().get_future().wait()", "pass"),
+    "an operation of its own": ("start().wait()", "pass"),
+    "an operation of its own within its call": ("dist.barrier()", "pass"),
+    "the Future of another thread's operation": (
+        "made.wait(); futures[0].wait()",
+        """
+        made, futures = threading.Event(), []
+        def other():
+            inside.wait()
+            futures.append(start().get_future()); made.set()
+        threading.Thread(target=other).start()
+        """,
+    ),
+}
+
+
+def test_the_end_of_a_process_while_a_callback_waits(rank, size):
+    if rank != 0:
+        return
+    folder = os.environ["WEIR_TEST_FOLDER"]
+    for number, (name, (way, call)) in enumerate(STUCK.items()):
+        program = PROGRAM.replace("WAY", way).replace("CALL", textwrap.dedent(call))
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", program, os.path.join(folder, f"stuck_{number}")],
+                env=dict(os.environ, RANK=str(r)),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for r in range(2)
+        ]
+        try:
+            (output,) = ranks.wait(processes[:1], 100)
+        finally:
+            processes[1].kill()
+            processes[1].communicate()
+        assert processes[0].returncode == 5, f"{name}: {processes[0].returncode}\n{output}"
+        assert "Fatal" not in output and "terminate called" not in output, f"{name}\n{output}"
+
+
+if __name__ == "__main__":
+    ranks.main(__name__)
