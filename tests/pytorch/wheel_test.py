@@ -27,11 +27,17 @@ print(*paths)
 
 
 RECORDED = """
-import sys, torch, torch.distributed as dist, weir
+import subprocess, sys, torch, torch.distributed as dist, weir
 from weir import flight_recorder
-dist.init_process_group("weir", store=dist.HashStore(), rank=0, world_size=1)
+rank, folder = int(sys.argv[1]), sys.argv[2]
+store = dist.FileStore(folder + "/store", 2)
+dist.init_process_group("weir", store=store, rank=rank, world_size=2)
 dist.all_reduce(torch.ones(3))
-print(flight_recorder._find_weir_trace(), *flight_recorder.dump(sys.argv[2], sys.argv[1:2]))
+if rank == 0:
+    print(flight_recorder._find_weir_trace())
+    command = [sys.executable, "-m", "weir", "flight-recorder", folder + "/records"]
+    subprocess.run([*command, "--output", folder + "/dumps"], check=True)
+dist.barrier()
 """
 
 
@@ -97,13 +103,14 @@ def main():
         needed = {line.split()[0].split("/")[-1].split(".")[0] for line in done.stdout.splitlines()}
         allowed = {"linux-vdso", "libc", "libm", "ld-linux-x86-64", "ld-linux-aarch64"}
         check(needed and needed <= allowed, f"weir-trace needs {sorted(needed)}")
-        dumps = os.path.join(folder, "dumps")
         records = os.path.join(folder, "records")
         os.mkdir(records, 0o700)
         record = dict(environment, WEIR_RECORDER_DIR=records, PATH="/usr/bin:/bin")
-        done = run(sys.executable, "-c", RECORDED, records, dumps, env=record, cwd=folder)
-        check(done.returncode == 0 and os.listdir(dumps), done.stdout + done.stderr)
+        other = subprocess.Popen([sys.executable, "-c", RECORDED, "1", folder], env=record)
+        done = run(sys.executable, "-c", RECORDED, "0", folder, env=record, cwd=folder)
+        check(done.returncode == 0 and other.wait() == 0, done.stdout + done.stderr)
         check(done.stdout.startswith(installed), f"weir-trace is {done.stdout}")
+        check(len(os.listdir(os.path.join(folder, "dumps"))) == 2, done.stdout)
 
         with open(os.path.join(installed, "weir/_built_for.py"), "w", encoding="utf-8") as file:
             file.write('TORCH_VERSION = "1.0.0"\n')
