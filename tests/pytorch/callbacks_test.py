@@ -94,6 +94,46 @@ def test_many_callbacks_wait_at_the_same_time(rank, size):
     ranks.served()
 
 
+def test_one_callback_too_many_is_told(rank, size):
+    """One thread of 64 is left to serve; what asks for a Future in it gets an error."""
+    count, waiting = 70, 63
+
+    def callback_of(number):
+        def callback(f):
+            dist.irecv(torch.ones(1), 1, tag=1000 + number).get_future().wait()
+            return number
+
+        return callback
+
+    if rank == 0:
+        futures = [
+            dist.irecv(torch.ones(1), 1, tag=i).get_future().then(callback_of(i))
+            for i in range(count)
+        ]
+        dist.send(torch.ones(1), 1, tag=5000)
+        end = time.monotonic() + 60
+        while sum(f.done() for f in futures) < count - waiting and time.monotonic() < end:
+            time.sleep(0.01)
+        dist.send(torch.ones(1), 1, tag=5001)
+        called = 0
+        for number, future in enumerate(futures):
+            try:
+                assert future.wait() == number
+                called += 1
+            except RuntimeError as error:
+                assert "64 callbacks" in str(error), error
+        assert called == waiting, called
+    if rank == 1:
+        dist.recv(torch.ones(1), 0, tag=5000)
+        for i in range(count):
+            dist.send(torch.ones(1), 0, tag=i)
+        dist.recv(torch.ones(1), 0, tag=5001)
+        for i in range(count):
+            dist.send(torch.ones(1), 0, tag=1000 + i)
+    dist.barrier()
+    ranks.served()
+
+
 def test_power_sgd(rank, size):
     """PyTorch's hook starts collectives in callbacks and waits for them there. With several buckets
     each is waited for before the next one begins: otherwise ranks call in different orders, with
