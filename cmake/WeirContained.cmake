@@ -6,7 +6,7 @@
 # of the same objects.
 
 # weir_contained(TARGET…)
-# For a shared library or module whose version script hides all but its own names.
+# For a shared library or module whose version script hides all but its own names, and for a program.
 function(weir_contained)
   if(NOT WEIR_HAVE_ARCHIVES)
     return()

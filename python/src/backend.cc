@@ -60,7 +60,7 @@ std::shared_ptr<SharedCommunicator> create(c10d::Store& store, int rank, int siz
   const weir_comm_config_t config = config_of(options);
   weir_comm_t comm = nullptr;
   check(weir_comm_create(&comm, size, &id, rank, &config), nullptr, "init_process_group");
-  return std::make_shared<SharedCommunicator>(comm, options.timeout);
+  return SharedCommunicator::create(comm, options.timeout);
 }
 
 c10::intrusive_ptr<Backend::Options> options_like(
@@ -160,7 +160,7 @@ c10::intrusive_ptr<c10d::Backend> Backend::shrink(
   weir_comm_t shrunk = nullptr;
   check(weir_comm_shrink(comm(), ranks.data(), static_cast<int>(ranks.size()), &config, &shrunk),
         comm(), "shrink");
-  auto shared = std::make_shared<SharedCommunicator>(shrunk, new_options->timeout);
+  auto shared = SharedCommunicator::create(shrunk, new_options->timeout);
   int rank = 0;
   int size = 0;
   check(weir_comm_rank(shrunk, &rank), shrunk, "shrink");

@@ -128,7 +128,7 @@ class Backend : public c10d::Backend {
   WorkPointer recvAnysource(Tensors& tensors, int tag) override;
 
   // ---- Observation ----
-  // `hook` is called once per operation that starts from now on, by the thread of completions.
+  // `hook` is called once per operation that starts from now on, by a thread of completions.
   void registerOnCompletionHook(
       std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
   // Until the hook has been called for all operations that have started.

@@ -4,6 +4,10 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <utility>
+
+#include "completions.h"
+#include "texts.h"
 
 namespace weir::pytorch {
 
@@ -13,6 +17,13 @@ namespace {
 constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(24);
 
 }  // namespace
+
+std::shared_ptr<SharedCommunicator> SharedCommunicator::create(weir_comm_t handle,
+                                                               std::chrono::milliseconds timeout) {
+  std::shared_ptr<SharedCommunicator> communicator(new SharedCommunicator(handle, timeout));
+  Completions::get().add(communicator);
+  return communicator;
+}
 
 SharedCommunicator::~SharedCommunicator() { weir_comm_destroy(handle_); }
 
@@ -29,7 +40,7 @@ std::exception_ptr exception_of(weir_result_t result, weir_comm_t comm, const st
   if (text.empty()) text = weir_result_string(result);
   // Programs look for Gloo's words.
   if (result == WEIR_ERROR_TIMEOUT) text = "Timed out because " + text;
-  text = what + ": " + text;
+  text = what + ": " + for_python(std::move(text));
   const c10::SourceLocation here{__func__, __FILE__, static_cast<uint32_t>(__LINE__)};
   switch (result) {
     case WEIR_ERROR_INVALID_ARGUMENT:

@@ -17,9 +17,9 @@ namespace weir::pytorch {
 
 class SharedCommunicator {
  public:
-  // Takes `handle` over.
-  explicit SharedCommunicator(weir_comm_t handle, std::chrono::milliseconds timeout)
-      : handle_(handle), deadline_(timeout.count()) {}
+  // Takes `handle` over. It is aborted where callbacks wait for its operations as Python ends.
+  static std::shared_ptr<SharedCommunicator> create(weir_comm_t handle,
+                                                    std::chrono::milliseconds timeout);
   ~SharedCommunicator();
   SharedCommunicator(const SharedCommunicator&) = delete;
   SharedCommunicator& operator=(const SharedCommunicator&) = delete;
@@ -41,6 +41,8 @@ class SharedCommunicator {
   }
 
  private:
+  SharedCommunicator(weir_comm_t handle, std::chrono::milliseconds timeout)
+      : handle_(handle), deadline_(timeout.count()) {}
   weir_result_t set_deadline(std::chrono::milliseconds timeout);
 
   weir_comm_t handle_;

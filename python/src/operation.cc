@@ -2,120 +2,13 @@
 #include "operation.h"
 
 #include <c10/util/Exception.h>
-#include <pthread.h>
 #include <unistd.h>
 
-#include <deque>
 #include <thread>
 
+#include "completions.h"
+
 namespace weir::pytorch {
-
-// The thread of completions, one per process. It holds no lock of Weir's, so that callbacks of
-// Futures may take Python's. Tensors are let go here too: that may take Python's lock.
-class Completions {
- public:
-  // Larger in a child made by fork than in its parent.
-  static uint64_t generation() {
-    get();
-    return generation_.load(std::memory_order_relaxed);
-  }
-
-  static Completions& get() {
-    static const bool is_made = [] {
-      current_ = new Completions;
-      // A child made by fork has neither the thread nor, for certain, an unlocked mutex. The
-      // parent's operations are left alone there.
-      pthread_atfork(nullptr, nullptr, [] {
-        generation_.fetch_add(1, std::memory_order_relaxed);
-        current_ = new Completions;
-      });
-      return true;
-    }();
-    static_cast<void>(is_made);
-    return *current_;
-  }
-
-  // Starts the thread, where it does not run. False: completions have been stopped.
-  bool start() {
-    const std::lock_guard lock(mutex_);
-    if (is_stopped_) return false;
-    if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
-    return true;
-  }
-
-  void add(c10::intrusive_ptr<Operation> operation) {
-    {
-      const std::lock_guard lock(mutex_);
-      // After the end their tensors are left to the process.
-      if (is_stopped_) {
-        operation.release();
-        return;
-      }
-      queue_.push_back({std::move(operation), nullptr});
-    }
-    changed_.notify_one();
-  }
-
-  // `task` is called by the thread; dropped after the end.
-  void post(std::function<void()> task) {
-    if (!start()) return;
-    {
-      const std::lock_guard lock(mutex_);
-      queue_.push_back({nullptr, std::move(task)});
-    }
-    changed_.notify_one();
-  }
-
-  void stop() {
-    std::thread thread;
-    {
-      const std::lock_guard lock(mutex_);
-      is_stopped_ = true;
-      for (Entry& entry : queue_) entry.operation.release();
-      queue_.clear();
-      thread = std::move(thread_);
-    }
-    changed_.notify_one();
-    if (thread.joinable()) thread.join();
-  }
-
- private:
-  struct Entry {
-    c10::intrusive_ptr<Operation> operation;
-    std::function<void()> task;
-  };
-
-  void run() {
-    std::unique_lock lock(mutex_);
-    while (true) {
-      changed_.wait(lock, [&] { return is_stopped_ || !queue_.empty(); });
-      if (is_stopped_) return;
-      Entry entry = std::move(queue_.front());
-      queue_.pop_front();
-      lock.unlock();
-      if (entry.operation) entry.operation->complete_watched();
-      if (entry.task) entry.task();
-      entry = {};
-      lock.lock();
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Entry> queue_;
-  std::thread thread_;
-  bool is_stopped_ = false;
-
-  // Never destroyed: operations may complete while the process ends.
-  static Completions* current_;
-  static std::atomic<uint64_t> generation_;
-};
-
-Completions* Completions::current_ = nullptr;
-std::atomic<uint64_t> Completions::generation_{1};
-
-void stop_completions() { Completions::get().stop(); }
-bool completions_are_stopped() { return !Completions::get().start(); }
 
 // ---- Operation --------------------------------------------------------------------------------
 
@@ -174,6 +67,7 @@ void Operation::give_back() {
 bool Operation::wait(std::chrono::milliseconds timeout) {
   if (is_done_flag_.load(std::memory_order_acquire)) return true;
   check_process();
+  Completions::get().hand_over();
   std::unique_lock lock(mutex_);
   if (timeout.count() > 0) {
     if (is_taken_ || watch_locked()) {
@@ -224,6 +118,8 @@ float Operation::duration_ms() const {
 
 c10::intrusive_ptr<c10::ivalue::Future> Operation::future() {
   check_process();
+  // A callback that asks for a Future is likely to wait for it.
+  Completions::get().hand_over();
   c10::intrusive_ptr<c10::ivalue::Future> future;
   bool is_done = false;
   bool is_watched = false;
@@ -325,6 +221,7 @@ void Operation::finish() {
 }
 
 void Operation::mark_future() {
+  Completions::get().prepare();
   if (exception_) {
     future_->setError(exception_);
   } else {

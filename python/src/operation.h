@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // An operation in flight: its requests, the tensors that they use, and what has to be done when
 // they are complete. A Work is a program's handle of it. Whoever comes first completes it: a thread
-// that waits or asks, or the thread of completions. Thread-safe.
+// that waits or asks, or a thread of completions. Thread-safe.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -45,7 +45,7 @@ class Operation : public c10::intrusive_ptr_target {
   void then(std::function<void()> action) { actions_.push_back(std::move(action)); }
   void set_outputs(Outputs outputs) { outputs_ = std::move(outputs); }
   void set_end_of_profile(std::function<void()> end) { end_of_profile_ = std::move(end); }
-  // Called by the thread of completions, with or without an error.
+  // Called by a thread of completions, with or without an error.
   void set_when_finished(std::function<void()> task) { when_finished_ = std::move(task); }
   // Where a receive from any rank finds its sender.
   weir_tag_info_t* tag_info() { return &tag_info_; }
@@ -62,7 +62,7 @@ class Operation : public c10::intrusive_ptr_target {
   // Measured from this call on.
   void measure() { begin_ = std::chrono::steady_clock::now(); }
   float duration_ms() const;
-  // Completed with the operation. Python callbacks of it run in the thread of completions or in one
+  // Completed with the operation. Python callbacks of it run in a thread of completions or in one
   // that waits, with no lock held. Once completions have been stopped this waits for the operation.
   c10::intrusive_ptr<c10::ivalue::Future> future();
   // The operation completes without a thread that waits for it, and lives until then.
@@ -81,7 +81,7 @@ class Operation : public c10::intrusive_ptr_target {
   void wait_for_requests();
   void check_process() const;
   static void on_request(void* context, weir_result_t result);
-  // By the thread of completions, when all requests are known to be complete.
+  // By a thread of completions, when all requests are known to be complete.
   void complete_watched();
   // By the thread that has taken the requests, when all are complete.
   void finish();
@@ -140,8 +140,9 @@ class OperationWork : public c10d::Work {
   uint64_t sequence_;
 };
 
-// No callback of a Future is called after this has returned: Python is about to end. Operations in
-// flight complete when they are waited for.
+// No callback of a Future is called after this has returned: Python is about to end. Where a
+// callback still waits after a second, all communicators are aborted. Operations in flight complete
+// when they are waited for.
 void stop_completions();
 bool completions_are_stopped();
 

@@ -236,11 +236,7 @@ Backend::WorkPointer Backend::reduce_scatter(Tensors& outputs, TensorLists& inpu
     parts.push_back(flat_input(input).view({-1}));
   }
   // Blocks that follow each other are one array already.
-  const at::Tensor input =
-      follow_each_other(list)
-          ? list.front().as_strided(
-                {static_cast<int64_t>(bytes / static_cast<size_t>(output.element_size()))}, {1})
-          : at::cat(parts);
+  const at::Tensor input = bytes != 0 && follow_each_other(list) ? as_one(list) : at::cat(parts);
   reduce_scatter_flat(launch, output, input, counts, options.reduceOp);
   return launch.finish(list, outputs, bytes);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensors.h"
 
+#include <ATen/ops/from_blob.h>
 #include <c10/util/Exception.h>
 
 #include <cstring>
@@ -146,7 +147,9 @@ Reduction reduction_of(const ReduceOp& reduce_op, at::ScalarType type, const cha
 }
 
 void factor_of(const ReduceOp& op, at::ScalarType type, unsigned char bytes[8]) {
-  const auto* supplement = dynamic_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get());
+  // Its name in PyTorch 2.11 and 2.12, and another one for it since.
+  using Supplement = c10d::NCCLPreMulSumSupplement;
+  const auto* supplement = dynamic_cast<const Supplement*>(op.supplement_.get());
   TORCH_CHECK_VALUE(supplement != nullptr, "ReduceOp.PREMUL_SUM without its factor");
   const at::ScalarType real = c10::toRealValueType(type);
   const at::Tensor factor = supplement->tensor_factor.defined()
@@ -195,11 +198,23 @@ bool follow_each_other(const std::vector<at::Tensor>& tensors) {
   const char* next = nullptr;
   for (const at::Tensor& tensor : tensors) {
     if (!is_flat(tensor)) return false;
+    if (tensor.numel() == 0) continue;  // it has no address
     const auto* begin = static_cast<const char*>(tensor.const_data_ptr());
     if (next != nullptr && begin != next) return false;
     next = begin + tensor.nbytes();
   }
   return true;
+}
+
+at::Tensor as_one(const std::vector<at::Tensor>& tensors) {
+  int64_t count = 0;
+  void* data = nullptr;
+  for (const at::Tensor& tensor : tensors) {
+    if (count == 0 && tensor.numel() != 0) data = const_cast<void*>(tensor.const_data_ptr());
+    count += tensor.numel();
+  }
+  // They may have a storage each, so that none of them has a view of all.
+  return at::from_blob(data, {count}, tensors.front().options());
 }
 
 }  // namespace weir::pytorch

@@ -71,4 +71,7 @@ void copy_back(const at::Tensor& destination, const at::Tensor& source);
 // that begins at the first.
 bool follow_each_other(const std::vector<at::Tensor>& tensors);
 
+// That array, valid as long as `tensors`. It is to be read only.
+at::Tensor as_one(const std::vector<at::Tensor>& tensors);
+
 }  // namespace weir::pytorch

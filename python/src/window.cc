@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "window.h"
 
+#include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 
 #include <array>
 #include <atomic>
 #include <utility>
+#include <vector>
 
 #include "tensors.h"
 
@@ -50,6 +52,28 @@ at::Tensor words(int64_t signal_count) {
   return at::zeros({signal_count}, at::kLong);
 }
 
+// ValueError on all ranks where they differ in what must be the same.
+void check_alike(weir_comm_t comm, int size, const at::Tensor& memory, int64_t signal_count) {
+  struct Passed {
+    int64_t type;
+    int64_t signals;
+    bool operator==(const Passed&) const = default;
+  };
+  const Passed own{static_cast<int64_t>(memory.scalar_type()), signal_count};
+  std::vector<Passed> all(static_cast<size_t>(size));
+  check(weir_all_gather(comm, &own, all.data(), 2, WEIR_INT64, nullptr), comm, "Window");
+  const auto name_of = [](const Passed& passed) {
+    return c10::str("a tensor of torch.",
+                    c10::getDtypeNames(static_cast<at::ScalarType>(passed.type)).first, " and ",
+                    passed.signals, " signals");
+  };
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    TORCH_CHECK_VALUE(all[rank] == all[0], "Window: rank 0 passes ", name_of(all[0]), ", and rank ",
+                      rank, " ", name_of(all[rank]),
+                      ": all ranks pass the same type and the same number of signals");
+  }
+}
+
 size_t offset_of(int64_t offset_bytes, const char* what) {
   TORCH_CHECK_VALUE(offset_bytes >= 0, what, ": the offset is ", offset_bytes);
   return static_cast<size_t>(offset_bytes);
@@ -80,6 +104,7 @@ Window::Window(const c10::intrusive_ptr<Backend>& backend, const at::Tensor& mem
       comm_(backend->communicator()),
       memory_(checked_memory(memory)),
       signals_(words(signal_count)) {
+  check_alike(comm(), backend->getSize(), memory_, signal_count);
   void* const data = memory_.nbytes() == 0 ? nullptr : memory_.data_ptr();
   check(weir_window_create(comm(), data, memory_.nbytes(), &data_window_), comm(), "Window");
   void* const own_words = signal_count == 0 ? nullptr : signals_.data_ptr();

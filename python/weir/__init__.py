@@ -15,7 +15,9 @@ its own command line. See docs/pytorch.md.
 from __future__ import annotations
 
 import atexit
+import math
 import sys
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -40,6 +42,7 @@ __all__ = [
     "all_reduce",
     "arena_usage",
     "create_backend",
+    "empty",
     "lost_ranks",
     "operation_counts",
     "reset_operation_counts",
@@ -101,12 +104,37 @@ class ArenaUsage(NamedTuple):
 def arena_usage(group: dist.ProcessGroup | None = None) -> ArenaUsage | None:
     """How much of ``group``'s memory for tensors is in use; None before the first allocation.
 
-    Tensors that ``group`` allocates (``backend.allocate_tensor(count, dtype=..., device="cpu")``,
-    FSDP2's ``set_allocate_memory_from_process_group_for_comm(True)``) are read by the other ranks
-    of the host where they lie.
+    Tensors that ``group`` allocates (``weir.empty``, PyTorch's ``backend.allocate_tensor(count,
+    dtype=..., device=torch.device("cpu"))``, FSDP2's
+    ``set_allocate_memory_from_process_group_for_comm(True)``) are read by the other ranks of the
+    host where they lie.
     """
     usage = _backend_of(group).arena_usage()
     return None if usage is None else ArenaUsage(*usage)
+
+
+def empty(
+    *size: int | Sequence[int],
+    dtype: torch.dtype | None = None,
+    group: dist.ProcessGroup | None = None,
+) -> torch.Tensor:
+    """A tensor on the CPU, not initialized, that the other ranks of the host read where it lies.
+
+    As ``torch.empty(*size, dtype=dtype)``. The first allocation of a group is collective, in order
+    with its collectives; from then on each rank allocates by itself. It is ordinary memory in a
+    group of one rank, where ranks share no memory, and where ``Options.arena_bytes`` are used up
+    (or 0).
+    """
+    backend = _backend_of(group)
+    cpu = torch.device("cpu")
+    if len(size) == 1 and not isinstance(size[0], int):
+        size = tuple(size[0])
+    if any(length < 0 for length in size):
+        raise ValueError(f"weir.empty: a size of {tuple(size)}")
+    dtype = dtype or torch.get_default_dtype()
+    if not backend.supports_tensor_alloc(cpu):
+        return torch.empty(size, dtype=dtype, device=cpu)
+    return backend.allocate_tensor(math.prod(size), dtype=dtype, device=cpu).view(size)
 
 
 def all_reduce(

@@ -59,8 +59,11 @@ def _is_in_place() -> bool:
 
 def main() -> int:
     words = sys.argv[1:]
-    if words[:1] == ["info"] and len(words) == 1:
-        return _info()
+    wrong = ""
+    if words[:1] == ["info"]:
+        if len(words) == 1:
+            return _info()
+        wrong = f"info takes no {words[1]!r}"
     if words[:1] == ["bench"]:
         from weir import bench
 
@@ -69,8 +72,15 @@ def main() -> int:
         from weir import flight_recorder
 
         return flight_recorder.main(words[1:])
-    print(_USAGE, file=sys.stderr if words[:1] not in (["-h"], ["--help"]) else sys.stdout)
-    return 0 if words[:1] in (["-h"], ["--help"]) else 2
+    if words[:1] in (["-h"], ["--help"]):
+        print(_USAGE)
+        return 0
+    if words and not wrong:
+        wrong = f"there is no command {words[0]!r}"
+    print(_USAGE, file=sys.stderr)
+    if wrong:
+        print(f"\nweir: {wrong}", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

@@ -65,13 +65,14 @@ _MESSAGES = {
 
 def _find_weir_trace() -> str:
     package = os.path.dirname(os.path.abspath(__file__))
+    # In a wheel, and in a build folder.
     for folder in (os.path.join(package, "bin"), os.path.join(package, "..", "..", "bin")):
         path = os.path.join(folder, "weir-trace")
         if os.path.exists(path):
             return path
     path = shutil.which("weir-trace")
     if path is None:
-        raise FileNotFoundError("weir-trace, which reads the records, is not on PATH")
+        raise FileNotFoundError("weir-trace, which reads the records, is neither in the package nor on PATH")
     return path
 
 

@@ -21,8 +21,11 @@ import sys
 _HOOK_FILE = "weir_in_place.pth"
 _HOOK_LINE = (
     "import sys; __import__('os').environ.get('WEIR_IN_PLACE_OF') == 'gloo' and not "
-    "sys.flags.isolated and __import__('weir_in_place').install()\n"
+    "sys.flags.isolated and __import__('importlib.util').util.find_spec('weir_in_place') and "
+    "__import__('weir_in_place').install()\n"
 )
+# Those of Python that may stand before a script.
+_PYTHONS_OPTIONS = "bBcdEiImOPqsSuvVWxX"
 _OPTIONS = ("--report", "--install-hook", "--remove-hook", "-h", "--help")
 
 
@@ -84,6 +87,8 @@ def _remove_hook() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m weir.run",
+        usage="%(prog)s [--report] PROGRAM [ARGUMENT ...]\n"
+        "       %(prog)s --install-hook | --remove-hook | --help",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -100,7 +105,9 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--remove-hook", action="store_true", help="remove that file")
     parser.add_argument(
-        "program", nargs="*", help="a script, -m MODULE, or a program on PATH, and its arguments"
+        "program",
+        nargs="*",
+        help="a script, -m MODULE, or a program on PATH or beside this Python, and its arguments",
     )
     # What follows the first word that is not an option of ours is the program's, options included.
     own = 1
@@ -108,7 +115,18 @@ def _arguments() -> argparse.Namespace:
         own += 1
     arguments = parser.parse_args(sys.argv[1:own])
     arguments.program = sys.argv[own:]
+    word = sys.argv[own] if own < len(sys.argv) else ""
+    if word.startswith("-") and word[1:2] not in ("", "-", *_PYTHONS_OPTIONS):
+        parser.error(f"there is no option {word!r}")
+    if word.startswith("--") and word != "--":
+        parser.error(f"there is no option {word!r}")
     return arguments
+
+
+def _find_program(name: str) -> str | None:
+    """On PATH, or where the programs of this Python's packages are: a Python of a virtual
+    environment may be called by its path."""
+    return shutil.which(name) or shutil.which(name, path=os.path.dirname(sys.executable))
 
 
 def main() -> int:
@@ -136,11 +154,12 @@ def main() -> int:
         environment["WEIR_IN_PLACE_REPORT"] = "1"
     if program[0].startswith("-") or program[0].endswith(".py") or os.path.isdir(program[0]):
         program = [sys.executable, *program]
-    elif shutil.which(program[0]) is None:
-        if not os.path.exists(program[0]):
+    else:
+        found = _find_program(program[0])
+        if found is None and not os.path.exists(program[0]):
             print(f"weir.run: there is no program {program[0]!r}", file=sys.stderr)
             return 127
-        program = [sys.executable, *program]
+        program = [sys.executable, *program] if found is None else [found, *program[1:]]
     os.execvpe(program[0], program, environment)
 
 

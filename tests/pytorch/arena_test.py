@@ -92,6 +92,28 @@ def test_each_rank_allocates_by_itself(rank, size):
     ranks.served()
 
 
+def test_empty_is_memory_of_the_group(rank, size):
+    import weir
+
+    tensor = weir.empty(3, 5, dtype=torch.int16)
+    assert tensor.shape == (3, 5) and tensor.dtype == torch.int16 and tensor.device == CPU
+    assert weir.empty((2, 4)).shape == weir.empty([2, 4]).shape == (2, 4)
+    assert weir.empty(4).dtype == torch.get_default_dtype() and weir.empty().shape == ()
+    ranks.refused(ValueError, "size", lambda: weir.empty(-1))
+    before = weir.arena_usage().tensor_count
+    assert before >= 1
+    more = weir.empty(1000)
+    assert weir.arena_usage().tensor_count == before + 1
+    del more
+    # Alone, and where it is switched off: ordinary memory.
+    alone = [dist.new_group([r]) for r in range(size)][rank]
+    assert weir.empty(7, group=alone).shape == (7,)
+    assert weir.empty(7, group=new_group(arena_bytes=0)).shape == (7,)
+    dist.all_reduce(tensor.fill_(rank))
+    assert (tensor == sum(range(size))).all()
+    ranks.served()
+
+
 def test_tensors_outlive_their_group(rank, size):
     group = new_group()
     tensor = allocate(100_000, group=group)

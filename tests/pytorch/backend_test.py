@@ -159,6 +159,47 @@ def test_lists_of_different_sizes(rank, size):
     ranks.served()
 
 
+def apart_and_together(parts):
+    """Copies of `parts`, one behind the other in memory, each with a storage of its own."""
+    whole = torch.cat(parts).view(torch.uint8).numpy().copy()
+    begin, copies = 0, []
+    for part in parts:
+        piece = whole[begin : begin + part.nbytes]
+        begin += part.nbytes
+        copies.append(torch.from_numpy(piece).view(part.dtype))
+    return copies
+
+
+def test_lists_whose_tensors_lie_one_behind_the_other(rank, size):
+    """Rows of an array have a storage each: none of them has a view of all."""
+    factor = dist._make_nccl_premul_sum(2.0)
+    cases = [
+        (torch.float32, OP.SUM),
+        (torch.complex64, OP.SUM),
+        (torch.uint8, OP.BXOR),
+        (torch.int16, OP.SUM),
+        (torch.float32, factor),
+    ]
+    for dtype, op in cases:
+        for counts in ([300] * size, [0] + [300] * (size - 1), list(range(7, 7 + size))):
+            inputs = [[of_rank(r, n, dtype, salt=i) for i, n in enumerate(counts)]
+                      for r in range(size)]  # fmt: skip
+            of_this = [inputs[r][rank] for r in range(size)]
+            if op is factor:
+                expected = sum(2 * part for part in of_this)
+            else:
+                expected = reference(of_this, op)
+            for is_async in (False, True):
+                output = torch.zeros(counts[rank], dtype=dtype)
+                rows = apart_and_together(inputs[rank])
+                work = dist.reduce_scatter(output, rows, op, async_op=is_async)
+                del rows
+                if is_async:
+                    work.wait()
+                expect_equal(output, expected, f"rows of {dtype} {op} {counts}")
+    ranks.served()
+
+
 def test_reduce_scatter_of_every_type(rank, size):
     for dtype, count in itertools.product([*FLOATS, *INTEGERS], SIZES):
         inputs = [of_rank(r, size * count, dtype) for r in range(size)]

@@ -25,6 +25,9 @@ def main():
     check(code == 0 and "libweir.so" in out and "gloo" in out, out + err)
     code, out, err = run()
     check(code == 2 and "usage" in err, err)
+    for words, text in ((["nosuch"], "no command 'nosuch'"), (["info", "more"], "no 'more'")):
+        code, out, err = run(*words)
+        check(code == 2 and "usage" in err and text in err, err)
     code, out, err = run("bench", "--operations", "sort")
     check(code == 2 and "all_reduce" in err, err)
     with tempfile.TemporaryDirectory(prefix="weir_command_") as folder:

@@ -165,6 +165,26 @@ def test_wrong_command_lines(folder):
     assert "no program is given" in output
     (output,) = run([*RUN, "no_such_program_here"], code=127)
     assert "no_such_program_here" in output
+    for word in ("--bogus", "-z"):
+        (output,) = run([*RUN, word, "train.py"], code=2)
+        assert "usage: python -m weir.run" in output and f"no option '{word}'" in output, output
+
+
+def test_a_program_beside_this_python(folder):
+    """A Python of a virtual environment may be called by its path."""
+    environment = os.path.join(folder.path, "bin")
+    os.mkdir(environment)
+    python = os.path.join(environment, "python")
+    program = os.path.join(environment, "only_here")
+    with open(program, "w", encoding="utf-8") as file:
+        file.write("#!/bin/sh\necho found it $WEIR_IN_PLACE_OF\n")
+    os.chmod(program, 0o755)
+    code = (
+        f"import sys, runpy; sys.executable = {python!r}; "
+        "sys.argv = ['weir.run', 'only_here']; runpy.run_module('weir.run', run_name='__main__')"
+    )
+    (output,) = run([sys.executable, "-c", code])
+    assert output.strip() == "found it gloo", output
 
 
 def test_the_debugging_mode_of_pytorch(folder):
@@ -298,6 +318,12 @@ def test_the_hook_in_an_environment(folder):
     run([*pip, "uninstall", "-y", "weir"], **outside)
     left = [name for name in os.listdir(site) if "weir" in name]
     assert not left, left
+    # One that was left, such as by a removal without pip.
+    from weir.run import _HOOK_LINE
+
+    with open(hook, "w", encoding="utf-8") as file:
+        file.write(_HOOK_LINE)
+    assert run([python, "-c", "print('no word')"], **with_variable)[0].strip() == "no word"
 
 
 def main() -> int:

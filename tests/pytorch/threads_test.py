@@ -198,7 +198,9 @@ ENDINGS = {
     "the end of the program without destroy_process_group": ("pass", 0),
     "a thread in a collective": (
         """
-        t = threading.Thread(target=lambda: dist.all_reduce(torch.ones(9)), daemon=True)
+        # Rank 1 waits for a message: its collective would be another than rank 0's first.
+        call = lambda: dist.recv(torch.ones(9), 0, tag=8) if both else dist.all_reduce(torch.ones(9))
+        t = threading.Thread(target=call, daemon=True)
         t.start(); time.sleep(0.2)
         """,
         0,

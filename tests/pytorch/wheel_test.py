@@ -26,6 +26,21 @@ print(*paths)
 """
 
 
+RECORDED = """
+import subprocess, sys, torch, torch.distributed as dist, weir
+from weir import flight_recorder
+rank, folder = int(sys.argv[1]), sys.argv[2]
+store = dist.FileStore(folder + "/store", 2)
+dist.init_process_group("weir", store=store, rank=rank, world_size=2)
+dist.all_reduce(torch.ones(3))
+if rank == 0:
+    print(flight_recorder._find_weir_trace())
+    command = [sys.executable, "-m", "weir", "flight-recorder", folder + "/records"]
+    subprocess.run([*command, "--output", folder + "/dumps"], check=True)
+dist.barrier()
+"""
+
+
 def run(*words, **more):
     return subprocess.run(words, capture_output=True, text=True, **more)
 
@@ -58,7 +73,11 @@ def main():
         installed = os.path.join(folder, "installed")
         with zipfile.ZipFile(wheel) as archive:
             names = set(archive.namelist())
-            archive.extractall(installed)
+        done = run(
+            sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--no-deps",
+            "--no-index", "--target", installed, wheel,
+        )  # fmt: skip
+        check(done.returncode == 0, done.stdout + done.stderr)
         for name in (
             "weir/__init__.py",
             "weir/run.py",
@@ -66,6 +85,7 @@ def main():
             "weir/hook/sitecustomize.py",
             "weir/_built_for.py",
             "weir/lib/libweir.so.0",
+            "weir/bin/weir-trace",
             "weir_in_place.py",
         ):
             check(name in names, f"{name} is not in the wheel, which has {sorted(names)}")
@@ -77,6 +97,20 @@ def main():
         done = run(sys.executable, "-c", PROGRAM, env=environment, cwd=folder)
         check(done.returncode == 0, done.stdout + done.stderr)
         check(done.stdout.strip().startswith(installed), f"libweir.so is {done.stdout}")
+
+        # weir-trace is found in the package, and needs nothing but the C library.
+        done = run("ldd", os.path.join(installed, "weir/bin/weir-trace"))
+        needed = {line.split()[0].split("/")[-1].split(".")[0] for line in done.stdout.splitlines()}
+        allowed = {"linux-vdso", "libc", "libm", "ld-linux-x86-64", "ld-linux-aarch64"}
+        check(needed and needed <= allowed, f"weir-trace needs {sorted(needed)}")
+        records = os.path.join(folder, "records")
+        os.mkdir(records, 0o700)
+        record = dict(environment, WEIR_RECORDER_DIR=records, PATH="/usr/bin:/bin")
+        other = subprocess.Popen([sys.executable, "-c", RECORDED, "1", folder], env=record)
+        done = run(sys.executable, "-c", RECORDED, "0", folder, env=record, cwd=folder)
+        check(done.returncode == 0 and other.wait() == 0, done.stdout + done.stderr)
+        check(done.stdout.startswith(installed), f"weir-trace is {done.stdout}")
+        check(len(os.listdir(os.path.join(folder, "dumps"))) == 2, done.stdout)
 
         with open(os.path.join(installed, "weir/_built_for.py"), "w", encoding="utf-8") as file:
             file.write('TORCH_VERSION = "1.0.0"\n')

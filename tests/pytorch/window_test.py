@@ -110,6 +110,14 @@ def test_wrong_calls(rank, size):
     ranks.refused(ValueError, "float64", lambda: window.put(one.double(), 0))
     ranks.refused(ValueError, "not contiguous", lambda: window.get(torch.zeros(4, 2).t(), 0))
     ranks.refused(ValueError, "not contiguous", lambda: weir.Window(torch.zeros(4, 2).t()))
+    # All ranks are told of the first that differs from rank 0.
+    last = rank == size - 1
+    other = torch.zeros(4, dtype=torch.float64 if last else torch.float32)
+    text = f"rank 0 passes a tensor of torch.float32 and 2 signals, and rank {size - 1} a tensor "
+    call = lambda: weir.Window(other, signals=2)
+    ranks.refused(ValueError, text + "of torch.float64 and 2 signals", call)
+    call = lambda: weir.Window(torch.zeros(4), signals=5 if last else 2)
+    ranks.refused(ValueError, text + "of torch.float32 and 5 signals", call)
     window.put(one, rank)
     dist.barrier()
     window.retire()

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When a deadline begins, and what errors say: in the package's words, with its names."""
+
+from __future__ import annotations
+
+import datetime
+import time
+
+import ranks
+import torch
+import torch.distributed as dist
+
+DEADLINE_S = 2.0
+
+
+def short_group():
+    group = dist.new_group(timeout=datetime.timedelta(seconds=DEADLINE_S))
+    dist.barrier(group)
+    return group
+
+
+def test_a_deadline_begins_when_the_program_waits(rank, size):
+    group = short_group()
+    if rank == 0:
+        start = time.monotonic()
+        work = dist.all_reduce(torch.ones(3), group=group, async_op=True)
+        time.sleep(DEADLINE_S + 1)
+        ranks.refused(dist.DistBackendError, "Timed out", work.wait)
+        assert time.monotonic() - start >= 2 * DEADLINE_S + 1 - 0.1
+    dist.barrier()
+    ranks.served()
+
+
+def test_a_deadline_begins_with_the_future(rank, size):
+    """Without a thread that waits."""
+    group = short_group()
+    if rank == 0:
+        start = time.monotonic()
+        future = dist.all_reduce(torch.ones(3), group=group, async_op=True).get_future()
+        while not future.done() and time.monotonic() - start < 30:
+            time.sleep(0.05)
+        seconds = time.monotonic() - start
+        # Half as much again, and what a busy machine adds.
+        assert DEADLINE_S - 0.1 <= seconds < 10, seconds
+        ranks.refused(RuntimeError, "Timed out", future.wait)
+    dist.barrier()
+    ranks.served()
+
+
+def test_a_rank_that_destroyed_its_group(rank, size):
+    group = dist.new_group()
+    dist.barrier(group)
+    if rank == 1:
+        dist.destroy_process_group(group)
+        del group
+    dist.barrier()
+    if rank == 0:
+        # The last user of the communicator may take a moment to let it go.
+        call = lambda: dist.all_reduce(torch.ones(3), group=group)
+        ranks.refused(dist.DistBackendError, "rank 1 ended, or destroyed the group", call)
+        ranks.refused(dist.DistBackendError, "weir.shrink", call)
+    dist.barrier()
+    ranks.served()
+
+
+if __name__ == "__main__":
+    ranks.main(__name__)
