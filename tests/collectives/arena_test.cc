@@ -245,7 +245,8 @@ TEST(Arena, GatheringAndScatteringTouchTheLeastBytes) {
                     WEIR_OK)
               << weir_last_error(comm);
         });
-        expect_all(buffers.recv, kCount, static_cast<float>(n * (n + 1) / 2), "scattered");
+        const int sum = n * (n + 1) / 2;
+        expect_all(buffers.recv, kCount, static_cast<float>(sum), "scattered");
         if (info_of(arena).is_shared != 0) {
           const auto near_least = [](uint64_t touched, size_t least) {
             return touched >= least &&

@@ -64,15 +64,19 @@ TEST_F(Routing, ExplainPrintsEachDecisionOnceWithCandidatesReasonAndMeasuredTime
     const size_t at = run.err.find(call);
     ASSERT_NE(at, std::string::npos) << run.err;
     const std::string decision = run.err.substr(at, run.err.find("\n\n", at) - at);
-    EXPECT_NE(decision.find("  > direct "), std::string::npos) << decision;
-    EXPECT_NE(decision.find("    direct_two_phase "), std::string::npos) << decision;
+    // Which of the two is better for 64 KiB depends on the machine.
+    const bool in_two = decision.starts_with(call + "direct_two_phase");
+    const std::string chosen = in_two ? "direct_two_phase" : "direct";
+    const std::string other = in_two ? "direct" : "direct_two_phase";
+    EXPECT_NE(decision.find("  > " + chosen + " "), std::string::npos) << decision;
+    EXPECT_NE(decision.find("    " + other + " "), std::string::npos) << decision;
     // After the first execution, and in the end for all of them.
-    const size_t first = run.err.find(call + "direct predicted ");
+    const size_t first = run.err.find(call + chosen + " predicted ");
     ASSERT_NE(first, std::string::npos) << run.err;
     const std::string line = run.err.substr(first, run.err.find('\n', first) - first);
     EXPECT_NE(line.find(", measured "), std::string::npos) << line;
     EXPECT_NE(line.find(" the first time"), std::string::npos) << line;
-    const size_t last = run.err.rfind(call + "direct predicted ");
+    const size_t last = run.err.rfind(call + chosen + " predicted ");
     EXPECT_NE(run.err.find(" on average of ", last), std::string::npos) << run.err;
     // What was not offered has its reason.
     EXPECT_NE(decision.find("copies once more than what works in mapped memory"), std::string::npos)

@@ -49,9 +49,10 @@ uint64_t earlier_difference(const engine::Context& context, uint64_t sequence,
   return 0;
 }
 
-std::string list_calls(std::map<std::string, std::vector<Rank>> calls, const char* behind) {
+std::string list_calls(const std::map<std::string, std::vector<Rank>>& calls, const char* behind) {
   std::string text;
-  for (auto& [what, ranks] : calls) {
+  for (const auto& [what, of_ranks] : calls) {
+    std::vector<Rank> ranks = of_ranks;
     std::sort(ranks.begin(), ranks.end());
     ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
     text += fmt::format(" {} called {}{};", describe_ranks(ranks), what, behind);
