@@ -6,7 +6,8 @@
 # of the same objects.
 
 # weir_contained(TARGET…)
-# For a shared library or module whose version script hides all but its own names, and for a program.
+# For a shared library or module whose version script hides all but its own names, and for a
+# program.
 function(weir_contained)
   if(NOT WEIR_HAVE_ARCHIVES)
     return()

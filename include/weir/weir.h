@@ -315,10 +315,10 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_deregister(weir_comm_t comm, weir_wi
  * Errors. Texts are those of weir_last_error(NULL), from weir_arena_create also of `comm`.
  */
 
-/* Collective. `bytes` on each rank, at least 64, the same on every rank: else WEIR_ERROR_MISMATCH on
- * all of them, and `comm` is as before. Where no transport reaches another rank's memory, the arena
- * is ordinary memory, and operations copy as before. At most 1024 arenas per communicator,
- * destroyed ones included: WEIR_ERROR_NO_MEMORY for more; one large arena serves as many buffers. */
+/* Collective. `bytes` on each rank, at least 64, the same on every rank: else WEIR_ERROR_MISMATCH
+ * on all of them, and `comm` is as before. Where no transport reaches another rank's memory, the
+ * arena is ordinary memory, and operations copy as before. At most 1024 arenas per communicator,
+ * destroyed ones included: WEIR_ERROR_NO_MEMORY for more; a large arena serves as many buffers. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_arena_create(weir_comm_t comm, size_t bytes,
                                                          weir_arena_t* arena);
 

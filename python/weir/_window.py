@@ -18,7 +18,8 @@ class Window:
 
     Creating one is collective over ``group``: each rank passes a contiguous CPU tensor of any
     shape and size (also of 0 elements), all of one type, and the same number of ``signals``: words
-    of 64 bits that begin as 0 (else ``ValueError`` on all ranks, which says who differs). The tensor is not copied and belongs to the window until its end.
+    of 64 bits that begin as 0 (else ``ValueError`` on all ranks, which says who differs). The
+    tensor is not copied and belongs to the window until its end.
 
     An operation names the *target*, a rank in the group, which need not call anything. Offsets
     count elements of the target's tensor, as if it were flat. ``put``, ``put_signal`` and

@@ -72,7 +72,9 @@ def _find_weir_trace() -> str:
             return path
     path = shutil.which("weir-trace")
     if path is None:
-        raise FileNotFoundError("weir-trace, which reads the records, is neither in the package nor on PATH")
+        raise FileNotFoundError(
+            "weir-trace, which reads the records, is neither in the package nor on PATH"
+        )
     return path
 
 

@@ -199,7 +199,8 @@ ENDINGS = {
     "a thread in a collective": (
         """
         # Rank 1 waits for a message: its collective would be another than rank 0's first.
-        call = lambda: dist.recv(torch.ones(9), 0, tag=8) if both else dist.all_reduce(torch.ones(9))
+        data = torch.ones(9)
+        call = lambda: dist.recv(data, 0, tag=8) if both else dist.all_reduce(data)
         t = threading.Thread(target=call, daemon=True)
         t.start(); time.sleep(0.2)
         """,

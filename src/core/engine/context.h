@@ -97,9 +97,9 @@ class Context {
     end_position[sequence % kEndPositions] = position;
     return start;
   }
-  // What tells the next call from others: its fingerprint and those of all calls before it. So ranks
-  // that once make different calls, none of which waits for another rank, learn of it in the next
-  // call that does.
+  // What tells the next call from others: its fingerprint and those of all calls before it. So
+  // ranks that once make different calls, none of which waits for another rank, learn of it in the
+  // next call that does.
   uint32_t call_mark(uint32_t call_fingerprint) const {
     constexpr uint32_t kOdd = 0x9e3779b1u;  // multiplying by it loses nothing
     return call_fingerprint ^ (mark * kOdd);
