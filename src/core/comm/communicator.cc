@@ -274,8 +274,9 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   config.segment_bytes = engine::kStagingOffset + static_cast<uint64_t>(settings.staging_bytes);
   config.huge_pages = settings.huge_pages;
   // Where memory of the host serves, what concerns other hosts is looked at once there are any.
-  const bool looks_out = anywhere && rank_count > 1 && !plugin::needs_one_host(*context.transport);
-  Nearby nearby = looks_out ? look_nearby(settings, !state_.host_memory, rank)
+  const bool may_leave = anywhere && !plugin::needs_one_host(*context.transport);
+  const bool looks_out = may_leave && rank_count > 1;
+  Nearby nearby = may_leave ? look_nearby(settings, !state_.host_memory, rank)
                             : look_nearby(!state_.host_memory);
   nearby.hint(&config);
 
