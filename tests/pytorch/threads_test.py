@@ -202,7 +202,7 @@ ENDINGS = {
         data = torch.ones(9)
         call = lambda: dist.recv(data, 0, tag=8) if both else dist.all_reduce(data)
         t = threading.Thread(target=call, daemon=True)
-        t.start(); time.sleep(0.2)
+        t.start(); time.sleep(3 if both else 0.2)  # the other one has ended by then
         """,
         0,
     ),
