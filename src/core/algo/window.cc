@@ -60,7 +60,6 @@ void emit_fold(const Problem& problem, Rank rank, Ref dst, Builder& b) {
 
 void all_reduce_step(const Problem& problem, Rank rank, uint32_t /*step*/, Builder& b) {
   if (emit_alone(problem, 1, b)) return;
-  if (problem.told) return told::emit(problem, rank, b);
   meet(kEntered, b);
   emit_fold(problem, rank, b.output(rank), b);
   for (Rank i = 1; i < problem.rank_count; ++i) {
@@ -79,7 +78,6 @@ void reduce_scatter_step(const Problem& problem, Rank rank, uint32_t /*step*/, B
 
 void reduce_step(const Problem& problem, Rank rank, uint32_t /*step*/, Builder& b) {
   if (emit_alone(problem, 1, b)) return;
-  if (problem.told) return told::emit(problem, rank, b);
   meet(kEntered, b);
   if (rank == problem.root) {
     emit_fold(problem, rank, b.output(rank), b);

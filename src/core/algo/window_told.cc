@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// In place: chunk c of a rank's Input is written only by that rank, after every peer that reads it
-// has signalled: in all-reduce, its only reader is rank c, whose signal 1 follows that. The ranks
-// of an all_to_all in place write what their peers still read: there, Input must be closed.
+// In place, the ranks of an all_to_all write what their peers still read: there, Input must be
+// closed. The other programs write no chunk of Input that a peer reads.
 #include "core/algo/window_told.h"
 
 #include <vector>
@@ -17,7 +16,6 @@ using sched::Ref;
 using sched::When;
 
 constexpr uint8_t kEntered = 0;
-constexpr uint8_t kFolded = 1;  // all-reduce and reduce
 
 // The slot that stands in for a chunk is its number in the buffer.
 void stage_input(uint32_t first, uint32_t count, uint32_t skipped, Builder& b) {
@@ -64,39 +62,11 @@ void for_each_peer(const Problem& problem, Rank rank, Visit&& visit) {
   for (Rank i = 1; i < problem.rank_count; ++i) visit(add_mod(rank, i, problem.rank_count));
 }
 
-void all_reduce(const Problem& problem, Rank rank, Builder& b) {
-  stage_input(0, problem.rank_count, rank, b);
-  meet(kEntered, b);
-  emit_fold(problem, rank, b.output(rank), b);
-  b.when(When::kOutputClosed);
-  b.copy(b.staging(rank), b.output(rank));
-  b.when(When::kAlways);
-  meet(kFolded, b);
-  for_each_peer(problem, rank,
-                [&](Rank peer) { b.copy(b.output(peer), Builder::output_at(peer, peer, peer)); });
-  b.signal(kAllRanks, 2);
-  wait_if(When::kOutputOpen, kAllRanks, 2, b);
-}
-
 void reduce_scatter(const Problem& problem, Rank rank, Builder& b) {
   stage_input(0, problem.rank_count, rank, b);
   meet(kEntered, b);
   emit_fold(problem, rank, b.output(rank), b);
   leave(1, b);
-}
-
-void reduce(const Problem& problem, Rank rank, Builder& b) {
-  stage_input(0, problem.rank_count, rank, b);
-  meet(kEntered, b);
-  if (rank == problem.root) {
-    emit_fold(problem, rank, b.output(rank), b);
-    meet(kFolded, b);
-    for_each_peer(problem, rank,
-                  [&](Rank peer) { b.copy(b.output(peer), Builder::staging_at(peer, peer)); });
-  } else {
-    emit_fold(problem, rank, b.staging(rank), b);
-    leave(kFolded, b);
-  }
 }
 
 void all_gather(const Problem& problem, Rank rank, Builder& b) {
@@ -167,9 +137,6 @@ sched::Shape shape(const Problem& problem) {
   const Rank n = problem.rank_count;
   sched::Shape shape{.chunk_count = n, .staging_slots = n, .signal_count = 2};
   switch (problem.collective) {
-    case Collective::kAllReduce:
-      shape.signal_count = 3;
-      break;
     case Collective::kAllToAll:
       shape.chunk_count = n * n;
       break;
@@ -188,12 +155,8 @@ sched::Shape shape(const Problem& problem) {
 
 void emit(const Problem& problem, Rank rank, Builder& builder) {
   switch (problem.collective) {
-    case Collective::kAllReduce:
-      return all_reduce(problem, rank, builder);
     case Collective::kReduceScatter:
       return reduce_scatter(problem, rank, builder);
-    case Collective::kReduce:
-      return reduce(problem, rank, builder);
     case Collective::kAllGather:
       return all_gather(problem, rank, builder);
     case Collective::kAllToAll:

@@ -11,6 +11,14 @@
 
 namespace weir::algo::told {
 
+// Whether there is such a program. all_reduce and reduce would have to write to their peers, whose
+// memory each frees alone, also after an error that others have not noticed yet; to read results
+// instead is slower than slots where the cores share no cache (docs/performance.md).
+constexpr bool serves(Collective collective) {
+  return collective != Collective::kAllReduce && collective != Collective::kReduce &&
+         collective != Collective::kBarrier;
+}
+
 sched::Shape shape(const Problem& problem);
 // More than one rank.
 void emit(const Problem& problem, Rank rank, sched::Builder& builder);

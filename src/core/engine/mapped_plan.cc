@@ -100,7 +100,7 @@ void MappedPlan::write_past_scratch() {
   };
   if (std::any_of(operands_.begin(), operands_.end(), in_scratch)) return;
   for (MappedOp& op : ops_) {
-    if (!op.second || op.second_when != sched::When::kAlways || !in_scratch(op.dst)) continue;
+    if (!op.second || !in_scratch(op.dst)) continue;
     op.dst = op.second_dst;
     op.second = false;
   }
@@ -257,11 +257,10 @@ Result<std::unique_ptr<MappedPlan>> MappedPlan::bind(const sched::Program& progr
           if (!reduce && !plan->ops_.empty() && plan->ops_.size() > stage.first_op) {
             MappedOp& before = plan->ops_.back();
             if (before.reduce && !before.tree && !before.second &&
-                before.length_bytes == bound.length_bytes && before.when == sched::When::kAlways &&
+                before.length_bytes == bound.length_bytes && before.when == bound.when &&
                 same_place(before.dst, plan->operands_.back())) {
               before.second = true;
               before.second_dst = bound.dst;
-              before.second_when = bound.when;
               plan->operands_.pop_back();
               continue;
             }

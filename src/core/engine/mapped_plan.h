@@ -42,8 +42,7 @@ struct MappedOp {
   bool partial = false;  // further folds complete the result: no division for an average
   bool tree = false;     // a reduce of a fold over leaves; result: dst is Output
   bool result = false;
-  sched::When when = sched::When::kAlways;         // of what the run's own buffers must be
-  sched::When second_when = sched::When::kAlways;  // for the second destination
+  sched::When when = sched::When::kAlways;  // of what the run's own Input must be
   uint32_t scaled_operand = kNoSource;
   uint32_t first_operand = 0;
   uint32_t operand_count = 0;

@@ -27,7 +27,7 @@ void MappedRun::start(const MappedPlan& plan, const Call& call, uint32_t call_fi
   call_ = &call;
   described_ = false;
   told_ = nullptr;
-  input_open_ = output_open_ = true;
+  input_open_ = true;
   touched_bytes_ = 0;
   status_ = Status();
   context.want_huge_pages();
@@ -53,25 +53,23 @@ void MappedRun::start(const MappedPlan& plan, const Call& call, uint32_t call_fi
 }
 
 void MappedRun::start_told(const MappedPlan& plan, const Call& call, uint32_t call_fingerprint,
-                           Context& context, const OwnBuffers& own, ToldBuffers& told) {
-  context.describe_next_call(call, call_fingerprint, own.input_word, own.output_word);
+                           Context& context, uint64_t own_word, ToldBuffers& told) {
+  context.describe_next_call(call, call_fingerprint, own_word, 0);
   start(plan, call, call_fingerprint, context);
   described_ = true;
   told_ = &told;
-  input_open_ = own.input_word != 0;
-  output_open_ = own.output_word != 0;
+  input_open_ = own_word != 0;
 }
 
 bool MappedRun::hear(Context& context, Rank peer) {
   // Of the call itself: a rank describes it before it signals.
   const DescriptorLine& line = context.control(peer).descriptor[sequence_ % kDescriptorCount];
   if (line.sequence.load(std::memory_order_acquire) != sequence_) return false;
-  const Rank n = context.rank_count;
-  if (told_->find(peer, line.input_window.load(std::memory_order_relaxed),
-                  line.output_window.load(std::memory_order_relaxed),
-                  &bases_[base_peer_input(n, peer)], &bases_[base_peer_output(n, peer)])) {
-    return true;
-  }
+  const uint64_t word = line.input_window.load(std::memory_order_relaxed);
+  if (word == 0) return true;
+  unsigned char* const input = told_->find(peer, word);
+  bases_[base_peer_input(context.rank_count, peer)] = input;
+  if (input != nullptr) return true;
   status_ = Status(Code::kMismatch,
                    fmt::format("a buffer of rank {} lies in memory that this rank has freed: no "
                                "rank may free it or destroy its arena while another passes it",
@@ -179,15 +177,14 @@ void MappedRun::run_stage(Context& context, uint32_t stage_index, uint64_t slice
       copy_bytes(dst, src, bytes, streams(op.dst));
       continue;
     }
-    const bool second = op.second && holds(op.second_when);
-    touched_bytes_ += (op.operand_count + (second ? 2u : 1u)) * bytes;
+    touched_bytes_ += (op.operand_count + (op.second ? 2u : 1u)) * bytes;
     sources_.resize(op.operand_count);
     for (uint32_t k = 0; k < op.operand_count; ++k) {
       sources_[k] = address(operands[k], ring_offset, slice_offset);
     }
     ReduceArgs args;
     args.dst = dst;
-    args.second_dst = second ? address(op.second_dst, ring_offset, slice_offset) : nullptr;
+    args.second_dst = op.second ? address(op.second_dst, ring_offset, slice_offset) : nullptr;
     args.sources = sources_.data();
     args.source_count = op.operand_count;
     args.element_count = bytes / plan_->element_bytes_;
@@ -197,7 +194,7 @@ void MappedRun::run_stage(Context& context, uint32_t stage_index, uint64_t slice
     const bool divides = (op.operand_count > 1 && !op.partial) || plan_->rank_count_ == 1;
     args.divisor = divides ? plan_->divisor_ : 1;
     args.streaming = streams(op.dst);
-    args.second_streaming = second && streams(op.second_dst);
+    args.second_streaming = op.second && streams(op.second_dst);
     if (args.second_streaming && !args.streaming) {
       std::swap(args.dst, args.second_dst);
       std::swap(args.streaming, args.second_streaming);

@@ -3,10 +3,10 @@
 // order in which stages and slices interleave. Restarted for each operation, so that a warm call
 // allocates nothing.
 //
-// Buffers that are told. Each rank writes into the descriptor of the call (control.h) where its own
-// buffers lie, as words that the caller of the engine understands, and then gives its first signal.
-// Who sees that signal reads the words, and from then on reads the buffers, or what stands in for
-// them. So the program is the same on all ranks, and telling takes no round of its own.
+// Buffers that are told. Each rank writes into the descriptor of the call (control.h) where its
+// Input lies, as a word that the caller of the engine understands, and then gives its first signal.
+// Who sees that signal reads the word, and from then on reads that Input, or what stands in for it.
+// So the program is the same on all ranks, and telling takes no round of its own.
 #pragma once
 
 #include <cstdint>
@@ -18,20 +18,13 @@
 
 namespace weir::engine {
 
-// What the words of a rank say.
+// What the word of a rank says.
 class ToldBuffers {
  public:
   virtual ~ToldBuffers() = default;
-  // The addresses at which this process reaches the buffers of `peer` in the call under way;
-  // nullptr: closed. False: they name memory that this process does not reach.
-  virtual bool find(Rank peer, uint64_t input_word, uint64_t output_word, unsigned char** input,
-                    unsigned char** output) = 0;
-};
-
-// This rank's own words; 0: closed.
-struct OwnBuffers {
-  uint64_t input_word = 0;
-  uint64_t output_word = 0;
+  // The address at which this process reaches the Input of `peer` in the call under way, which its
+  // word, not 0, names; nullptr: it names memory that this process does not reach.
+  virtual unsigned char* find(Rank peer, uint64_t word) = 0;
 };
 
 class MappedRun final : public Run {
@@ -43,9 +36,10 @@ class MappedRun final : public Run {
              std::span<unsigned char* const> peer_inputs = {},
              std::span<unsigned char* const> peer_outputs = {});
 
-  // The same for a program for Problem::told. `told` must live until the run is done.
+  // The same for a program for Problem::told. `own_word`: of this rank's Input; 0: it is closed.
+  // `told` must live until the run is done.
   void start_told(const MappedPlan& plan, const Call& call, uint32_t call_fingerprint,
-                  Context& context, const OwnBuffers& own, ToldBuffers& told);
+                  Context& context, uint64_t own_word, ToldBuffers& told);
   // Bytes that this rank has read and written in a run that is told; a copy onto itself moves none.
   uint64_t touched_bytes() const { return touched_bytes_; }
   bool is_told() const { return told_ != nullptr; }
@@ -57,9 +51,9 @@ class MappedRun final : public Run {
  private:
   bool ready(Context& context, uint32_t stage, uint64_t slice);
   bool peer_reached(Context& context, Rank peer, uint32_t phase, uint64_t slice);
-  // Reads the words of a peer whose signal has arrived. False: not, or status_ says why.
+  // Reads the word of a peer whose signal has arrived. False: not, or status_ says why.
   bool hear(Context& context, Rank peer);
-  bool holds(sched::When when) const { return sched::holds(when, input_open_, output_open_); }
+  bool holds(sched::When when) const { return sched::holds(when, input_open_); }
   unsigned char* address(const Place& place, uint64_t ring_offset, uint64_t slice_offset) const;
   // False when the peer is known to run a different call under this sequence number.
   bool same_call(const Control& peer, const PhaseLine& line) const;
@@ -76,7 +70,6 @@ class MappedRun final : public Run {
   std::vector<unsigned char*> bases_;
   ToldBuffers* told_ = nullptr;  // nullptr: all buffers of peers are open, or not used
   bool input_open_ = true;       // of this rank
-  bool output_open_ = true;
   uint64_t touched_bytes_ = 0;
   std::vector<uint64_t> next_slice_;  // by stage
   std::vector<const void*> sources_;  // of the reduction being run

@@ -14,6 +14,7 @@
 
 #include "core/algo/algorithm.h"
 #include "core/algo/imported.h"
+#include "core/algo/window_told.h"
 #include "core/base/status.h"
 #include "core/cost/decision_log.h"
 #include "core/cost/router.h"
@@ -143,9 +144,11 @@ class Planner {
     return uses_windows_[static_cast<size_t>(collective)];
   }
 
-  // Whether its calls can be told (Call::told): not where programs from elsewhere are choices, too.
+  // Whether its calls can be told (Call::told): where there are programs for it, and none from
+  // elsewhere is a choice, too.
   bool tells(Collective collective) const {
-    return uses_windows(collective) && !has_programs_[static_cast<size_t>(collective)];
+    return uses_windows(collective) && algo::told::serves(collective) &&
+           !has_programs_[static_cast<size_t>(collective)];
   }
 
   // Every decision, with predicted and measured times.

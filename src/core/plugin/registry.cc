@@ -31,7 +31,7 @@ struct Failure {
   std::string path;
   std::string reason;
   std::string name;
-  weir_transport_functions_t stub{};
+  weir_transport_functions_t listed{};
 };
 
 using Transports = std::vector<const weir_transport_functions_t*>;
@@ -85,8 +85,8 @@ void add_failure(Registry* registry, const std::string& path, const std::string&
   failure.path = path;
   failure.reason = reason;
   failure.name = path.substr(path.rfind('/') + 1);
-  failure.stub.name = failure.name.c_str();
-  failure.stub.summary = "refused";
+  failure.listed.name = failure.name.c_str();
+  failure.listed.summary = "refused";
 }
 
 // Plugins are the files *.so in the directory of WEIR_PLUGIN_PATH, in alphabetical order. A refused
@@ -243,7 +243,7 @@ void visit_transports(const weir_host_t& host, const std::function<bool(const Vi
     if (!take({entry.transport, viable, reason, entry.origin})) return;
   }
   for (const Failure& failure : known.failures) {
-    if (!take({&failure.stub, false, failure.reason, failure.path})) return;
+    if (!take({&failure.listed, false, failure.reason, failure.path})) return;
   }
 }
 

@@ -32,12 +32,12 @@
 // has reached `value` (counted from 0 at the start of the program). Data written by a lane is
 // visible to every rank that has seen a later signal of that lane.
 //
-// Buffers that are told. In a program for Problem::told, a rank's Input and its Output each lie in
-// a window (*open*) or not (*closed*), and the other ranks learn which with its first signal. All
-// ranks have the same program whatever their buffers are: a rank executes an operation with a
-// condition (Op::when) only if its own buffer is as the condition says, and what it reads in a
-// closed buffer of a peer, it finds in the slot that stands in for it (Ref::slot). told.h makes an
-// ordinary program of it, for given buffers.
+// Buffers that are told. In a program for Problem::told, a rank's Input lies in a window (*open*)
+// or not (*closed*), and the other ranks learn which with its first signal. All ranks have the same
+// program whatever their Inputs are: a rank executes an operation with a condition (Op::when) only
+// if its own Input is as the condition says, and what it reads in a closed Input of a peer, it
+// finds in the slot that stands in for it (Ref::slot). told.h makes an ordinary program of it, for
+// given Inputs.
 #pragma once
 
 #include <cstdint>
@@ -68,8 +68,8 @@ inline constexpr uint32_t kNoSlot = 0xffffffffu;
 // Of Op::tree: operands on the stack.
 inline constexpr uint32_t kTreeDepthMax = 16;
 
-// Which of its own buffers a rank needs open, or closed, to execute an operation.
-enum class When : uint8_t { kAlways, kInputOpen, kInputClosed, kOutputOpen, kOutputClosed };
+// What a rank's own Input must be for it to execute an operation.
+enum class When : uint8_t { kAlways, kInputOpen, kInputClosed };
 
 // `count` consecutive chunks (or slots) from `chunk` in the memory of `rank`.
 struct Ref {
@@ -78,8 +78,8 @@ struct Ref {
   Space space = Space::kInput;
   uint8_t folds = 0;  // of an operand of a tree: the folds after it (Op::tree)
   uint8_t node = 0;   // Input with leaves: which of the rank's nodes
-  // Input or Output of a peer that is read: the first slot of that peer's Staging that holds the
-  // same where the buffer is closed. kNoSlot: the buffer is always open.
+  // Input of a peer that is read: the first slot of that peer's Staging that holds the same where
+  // Input is closed. kNoSlot: it is always open.
   uint32_t slot = kNoSlot;
 };
 

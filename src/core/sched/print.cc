@@ -32,10 +32,6 @@ const char* condition(When when) {
       return " if in is open";
     case When::kInputClosed:
       return " if in is closed";
-    case When::kOutputOpen:
-      return " if out is open";
-    case When::kOutputClosed:
-      return " if out is closed";
   }
   return "";
 }

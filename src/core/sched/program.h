@@ -53,12 +53,9 @@ class Builder {
   Ref staging(uint32_t slot) const { return {slot, self_, Space::kStaging}; }
   static Ref input_at(Rank rank, uint32_t chunk) { return {chunk, rank, Space::kInput}; }
   static Ref output_at(Rank rank, uint32_t chunk) { return {chunk, rank, Space::kOutput}; }
-  // Where the buffer is told, with the slot that stands in for it.
+  // Where Input is told, with the slot that stands in for it.
   static Ref input_at(Rank rank, uint32_t chunk, uint32_t slot) {
     return {.chunk = chunk, .rank = rank, .space = Space::kInput, .slot = slot};
-  }
-  static Ref output_at(Rank rank, uint32_t chunk, uint32_t slot) {
-    return {.chunk = chunk, .rank = rank, .space = Space::kOutput, .slot = slot};
   }
   static Ref staging_at(Rank rank, uint32_t slot) { return {slot, rank, Space::kStaging}; }
 

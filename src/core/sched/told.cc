@@ -7,25 +7,24 @@ namespace weir::sched {
 
 namespace {
 
-Ref with_buffers(const Ref& ref, const OpenBuffers& open) {
+Ref with_inputs(const Ref& ref, const std::vector<bool>& open) {
   if (ref.slot == kNoSlot) return ref;
-  const std::vector<bool>& buffers = ref.space == Space::kInput ? open.inputs : open.outputs;
-  if (buffers[ref.rank]) return {ref.chunk, ref.rank, ref.space};
+  if (open[ref.rank]) return {ref.chunk, ref.rank, ref.space};
   return {ref.slot, ref.rank, Space::kStaging};
 }
 
 }  // namespace
 
-Program with_buffers(const Program& program, const OpenBuffers& open) {
+Program with_inputs(const Program& program, const std::vector<bool>& open) {
   Program made = program;
   made.ops.clear();
   for (const Op& op : program.ops) {
-    if (!holds(op.when, open.inputs[program.rank], open.outputs[program.rank])) continue;
+    if (!holds(op.when, open[program.rank])) continue;
     made.ops.push_back(op);
     made.ops.back().when = When::kAlways;
-    made.ops.back().src = with_buffers(op.src, open);
+    made.ops.back().src = with_inputs(op.src, open);
   }
-  for (Ref& operand : made.operands) operand = with_buffers(operand, open);
+  for (Ref& operand : made.operands) operand = with_inputs(operand, open);
   return made;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program that a rank executes where buffers are told (op.h), for given buffers: what the
+// The program that a rank executes where buffers are told (op.h), for given Inputs: what the
 // engine does while it runs, as a program that the verifier, the simulator and people can read.
 // Pure functions; thread-safe.
 #pragma once
@@ -10,31 +10,13 @@
 
 namespace weir::sched {
 
-// By rank: whether its buffer lies in a window.
-struct OpenBuffers {
-  std::vector<bool> inputs;
-  std::vector<bool> outputs;
-};
-
-// Whether a rank executes an operation with this condition.
-constexpr bool holds(When when, bool input_open, bool output_open) {
-  switch (when) {
-    case When::kAlways:
-      return true;
-    case When::kInputOpen:
-      return input_open;
-    case When::kInputClosed:
-      return !input_open;
-    case When::kOutputOpen:
-      return output_open;
-    case When::kOutputClosed:
-      return !output_open;
-  }
-  return true;
+// Whether a rank whose Input is open, or not, executes an operation with this condition.
+constexpr bool holds(When when, bool input_open) {
+  return when == When::kAlways || (when == When::kInputOpen) == input_open;
 }
 
-// Without conditions and stand-ins.
-Program with_buffers(const Program& program, const OpenBuffers& open);
+// Without conditions and stand-ins; `open`, by rank: whether its Input lies in a window.
+Program with_inputs(const Program& program, const std::vector<bool>& open);
 
 // The bytes that a rank reads and writes in a program without conditions, in chunks of one byte: a
 // copy reads and writes one, a fold of n reads n and writes one. A copy onto itself moves nothing;

@@ -169,27 +169,20 @@ bool CallAgreement::may_use_windows(const engine::Call& call,
                                                       : engine::kWindowBytesMin);
 }
 
-engine::OwnBuffers CallAgreement::tell(const engine::Call& call) {
+uint64_t CallAgreement::tell(const engine::Call& call) {
   told_ = &call;
-  const Extents bytes = extents(call, context_.rank, context_.rank_count);
   const bool rooted = engine::is_rooted(call.collective) && context_.rank != call.root;
   const bool sends = !rooted || (call.collective != Collective::kBroadcast &&
                                  call.collective != Collective::kScatter);
   // Peers must see the factor's products, and not the blocks that in place overwrites.
   const bool stages = call.scaled || (call.collective == Collective::kAllToAll && call.in_place);
-  const bool receives = call.collective == Collective::kAllReduce;  // and its peers read it
-  return {.input_word = sends && !stages ? windows_.word_of(call.input, bytes.input_bytes) : 0,
-          .output_word = receives ? windows_.word_of(call.output, bytes.output_bytes) : 0};
+  if (!sends || stages) return 0;
+  return windows_.word_of(call.input,
+                          extents(call, context_.rank, context_.rank_count).input_bytes);
 }
 
-bool CallAgreement::find(Rank peer, uint64_t input_word, uint64_t output_word,
-                         unsigned char** input, unsigned char** output) {
-  const Extents bytes = extents(*told_, peer, context_.rank_count);
-  if (input_word != 0) *input = windows_.at_peer(input_word, input_word, peer, bytes.input_bytes);
-  if (output_word != 0) {
-    *output = windows_.at_peer(output_word, output_word, peer, bytes.output_bytes);
-  }
-  return (input_word == 0 || *input != nullptr) && (output_word == 0 || *output != nullptr);
+unsigned char* CallAgreement::find(Rank peer, uint64_t word) {
+  return windows_.at_peer(word, word, peer, extents(*told_, peer, context_.rank_count).input_bytes);
 }
 
 bool CallAgreement::on_windows(Request& request, const engine::Planner& planner, bool* in_windows) {

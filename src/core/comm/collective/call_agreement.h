@@ -39,8 +39,7 @@ class CallAgreement final : public engine::ToldBuffers {
     if (request.call.recv_counts != nullptr) return on_lengths(request, planner, failure);
     const Windows::Need need = windows_.need();
     if (need == Windows::Need::kNothing) return true;
-    request.call.told = need == Windows::Need::kTell && !writes_to_peers(request.call.collective) &&
-                        planner.tells(request.call.collective) &&
+    request.call.told = need == Windows::Need::kTell && planner.tells(request.call.collective) &&
                         may_use_windows(request.call, planner);
     return request.call.told || on_windows(request, planner, in_windows);
   }
@@ -50,10 +49,9 @@ class CallAgreement final : public engine::ToldBuffers {
     return call.recv_counts == nullptr && windows_.need() == Windows::Need::kNothing;
   }
 
-  // Where this rank's buffers lie, in a call that is told. `call` must live until it is done.
-  engine::OwnBuffers tell(const engine::Call& call);
-  bool find(Rank peer, uint64_t input_word, uint64_t output_word, unsigned char** input,
-            unsigned char** output) override;
+  // Where this rank's input lies, in a call that is told. `call` must live until it is done.
+  uint64_t tell(const engine::Call& call);
+  unsigned char* find(Rank peer, uint64_t word) override;
   // The call that was told last has ended.
   void count_touched(uint64_t bytes) { windows_.add_touched(bytes); }
 
@@ -69,13 +67,6 @@ class CallAgreement final : public engine::ToldBuffers {
   std::vector<unsigned char*>& outputs() { return outputs_; }
 
  private:
-  // These are not told. In memory of weir_mem_alloc, on which ranks agree, they write to their
-  // peers' windows; memory of an arena is never written by others, since each rank frees it alone,
-  // also after an error that others have not noticed yet. To read results instead is slower than
-  // slots where the cores share no cache (docs/performance.md).
-  static bool writes_to_peers(Collective collective) {
-    return collective == Collective::kAllReduce || collective == Collective::kReduce;
-  }
   // Whether windows can make the call faster; the same on all ranks.
   bool may_use_windows(const engine::Call& call, const engine::Planner& planner) const;
   bool on_windows(Request& request, const engine::Planner& planner, bool* in_windows);
