@@ -3,6 +3,7 @@
 
 #include <c10/util/Exception.h>
 #include <pthread.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <system_error>
@@ -223,7 +224,31 @@ void Completions::stop() {
   }
 }
 
-void stop_completions() { Completions::get().stop(); }
+namespace {
+
+std::thread::id g_ending_thread;  // valid once g_python_ends is set
+std::atomic<bool> g_python_ends{false};
+
+}  // namespace
+
+void stop_completions() {
+  Completions::get().stop();
+  g_ending_thread = std::this_thread::get_id();
+  g_python_ends.store(true, std::memory_order_release);
+  // Threads that were past stay_if_python_ends by then take Python's lock meanwhile, which the
+  // caller has released.
+  constexpr std::chrono::milliseconds kLastReturns{20};
+  std::this_thread::sleep_for(kLastReturns);
+}
+
+void stay_if_python_ends() {
+  if (!g_python_ends.load(std::memory_order_acquire)) [[likely]] {
+    return;
+  }
+  if (std::this_thread::get_id() == g_ending_thread) return;
+  for (;;) pause();
+}
+
 bool completions_are_stopped() { return !Completions::get().start(); }
 
 }  // namespace weir::pytorch

@@ -28,7 +28,9 @@ class Backend::Launch {
   template <typename Start>
   void call(Start&& start) {
     if (operation_ == nullptr) {
-      check(start(static_cast<weir_request_t*>(nullptr)), backend_.comm(), name_);
+      const weir_result_t result = start(static_cast<weir_request_t*>(nullptr));
+      stay_if_python_ends();
+      check(result, backend_.comm(), name_);
       return;
     }
     check(backend_.comm_->start_within(timeout_, [&] { return start(operation_->new_request()); }),

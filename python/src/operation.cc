@@ -267,7 +267,9 @@ std::vector<at::Tensor> OperationWork::result() {
 }
 
 bool OperationWork::wait(std::chrono::milliseconds timeout) {
-  if (!operation_->wait(timeout)) {
+  const bool is_over = operation_->wait(timeout);
+  stay_if_python_ends();
+  if (!is_over) {
     C10_THROW_ERROR(DistBackendError,
                     c10::str("Timed out: the operation was not complete after ", timeout.count(),
                              " ms. It goes on until its own deadline"));

@@ -145,5 +145,9 @@ class OperationWork : public c10d::Work {
 // when they are waited for.
 void stop_completions();
 bool completions_are_stopped();
+// For threads that return to Python after a wait, without Python's lock. Once stop_completions has
+// returned, a thread other than the one that called it does not come back from here: Python would
+// end it when it takes the lock, and C++ above it cannot be unwound.
+void stay_if_python_ends();
 
 }  // namespace weir::pytorch

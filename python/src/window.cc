@@ -163,7 +163,9 @@ Window::WorkPointer Window::start(const char* name, const at::Tensor& kept, bool
                                   Start&& start) {
   const auto timeout = backend_->own_options()->timeout;
   if (!is_async && comm_->has_deadline(timeout)) {
-    check(start(static_cast<weir_request_t*>(nullptr)), comm(), name);
+    const weir_result_t result = start(static_cast<weir_request_t*>(nullptr));
+    stay_if_python_ends();
+    check(result, comm(), name);
     return {};
   }
   auto operation = c10::make_intrusive<Operation>(comm_, name);

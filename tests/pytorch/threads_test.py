@@ -202,7 +202,22 @@ ENDINGS = {
         data = torch.ones(9)
         call = lambda: dist.recv(data, 0, tag=8) if both else dist.all_reduce(data)
         t = threading.Thread(target=call, daemon=True)
-        t.start(); time.sleep(3 if both else 0.2)  # the other one has ended by then
+        t.start(); time.sleep(0.2)
+        """,
+        0,
+    ),
+    "a thread whose collective fails while Python ends": (
+        """
+        class Slow:
+            sleep = staticmethod(time.sleep)
+            def __del__(self):
+                self.sleep(2)
+        data = torch.ones(9)
+        call = lambda: dist.recv(data, 0, tag=8) if both else dist.all_reduce(data)
+        threading.Thread(target=call, daemon=True).start()
+        # Rank 0 waits for rank 1 in its thread, ends at once, and takes long to do so.
+        kept = None if both else Slow()
+        time.sleep(1 if both else 0.2)
         """,
         0,
     ),
