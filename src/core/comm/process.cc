@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/base/clock.h"
 #include "core/base/per_process.h"
 #include "core/base/settings.h"
 #include "core/comm/communicator.h"
@@ -47,13 +48,60 @@ bool any_in_flight(const Process& it) {
                      [](const Communicator* comm) { return comm->has_requests(); });
 }
 
+// How the thread waits between polls that moved nothing: it yields while nobody else wants its core,
+// and naps otherwise. The scheduler serves a thread that wakes up sooner than one that has yielded,
+// and the other one, which computes, is interrupted less often.
+class Idle {
+ public:
+  // There is something in flight again.
+  void begin() { busy_since_ns_ = now_ns(); }
+
+  void pass(uint32_t polls) {
+    const uint64_t begin_ns = now_ns();
+    if (begin_ns < contended_until_ns_) return nap((begin_ns - busy_since_ns_) / kNapsOfTime);
+    if (polls > kIdleMax) return nap(0);
+    sched_yield();
+    const uint64_t end_ns = now_ns();
+    if (end_ns - begin_ns >= kLateNs) {
+      contended_until_ns_ = end_ns + contended_ns_;
+      contended_ns_ = std::min(2 * contended_ns_, kContendedNsMax);
+    } else if (end_ns - contended_until_ns_ > kContendedNsMax) {
+      contended_ns_ = kContendedNsLeast;
+    }
+  }
+
+ private:
+  // A yield that takes longer has let another thread run.
+  static constexpr uint64_t kLateNs = 50'000;
+  // So long it does not yield again; longer when the core is wanted again soon after.
+  static constexpr uint64_t kContendedNsLeast = 20'000'000;
+  static constexpr uint64_t kContendedNsMax = 640'000'000;
+  // On a contended core a nap is a small part of the time that operations have taken already.
+  static constexpr uint64_t kNapsOfTime = 256;
+  static constexpr uint64_t kNapNsLeast = 100'000;
+  static constexpr uint64_t kNapNsMax = 500'000;
+
+  static void nap(uint64_t ns) {
+    const timespec time{0, static_cast<long>(std::clamp(ns, kNapNsLeast, kNapNsMax))};
+    nanosleep(&time, nullptr);
+  }
+
+  uint64_t busy_since_ns_ = 0;
+  uint64_t contended_until_ns_ = 0;
+  uint64_t contended_ns_ = kContendedNsLeast;
+};
+
 void progress_loop() {
   Process& it = process();
+  Idle between_polls;
   uint32_t idle = 0;
   for (;;) {
     {
       std::unique_lock lock(it.lock);
-      it.work.wait(lock, [&] { return it.stop || any_in_flight(it); });
+      if (!any_in_flight(it)) {
+        it.work.wait(lock, [&] { return it.stop || any_in_flight(it); });
+        between_polls.begin();
+      }
       if (it.stop) return;
       bool moved = false;
       for (Communicator* comm : it.communicators) {
@@ -64,12 +112,7 @@ void progress_loop() {
       idle = moved ? 0 : idle + 1;
     }
     run_ready();
-    if (idle > kIdleMax) {
-      const timespec nap{0, 100'000};
-      nanosleep(&nap, nullptr);
-    } else if (idle > 0) {
-      sched_yield();
-    }
+    if (idle > 0) between_polls.pass(idle);
   }
 }
 
