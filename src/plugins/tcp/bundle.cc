@@ -508,7 +508,10 @@ void Bundle::take_states() {
   wire::PeerState state;
   for (uint32_t i = 0; i < rail_count() && !failed_; ++i) {
     controls_[i].flush();
-    controls_[i].receive();
+    if (!knows_arrivals_ || links_[i].has_control) {
+      links_[i].has_control = false;
+      controls_[i].receive();
+    }
     if (controls_[i].take_state(&state)) apply(state);
   }
 }
@@ -555,7 +558,9 @@ void Bundle::drive() {
   for (uint32_t i = 0; i < rail_count() && !failed_; ++i) {
     if (links_[i].down) continue;
     Rail& rail = rails_[i];
-    if (links_[i].ending_ns == 0) rail.read(this);
+    if (links_[i].ending_ns == 0 && (!knows_arrivals_ || links_[i].has_data)) {
+      links_[i].has_data = rail.read(this);
+    }
     rail.watch(now_ns_);
     if (rail.health() == Rail::Health::kDamaged) return fail_all(WEIR_ERROR_INTERNAL, 0);
     if (rail.health() != Rail::Health::kUp) begin_end(i);

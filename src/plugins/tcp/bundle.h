@@ -92,6 +92,13 @@ class Bundle final : private Receiver {
   weir_result_t post_send(uint32_t lane, const void* data, uint64_t bytes, Op* op);
   weir_result_t post_recv(uint32_t lane, void* data, uint64_t bytes, Op* op);
   void drive();
+  // The next calls of `drive` read only where an arrival was noted since the last one that had read
+  // all; without this call, or after it with false, everywhere.
+  void knows_arrivals(bool knows) { knows_arrivals_ = knows; }
+  void note_arrival(uint32_t rail, bool on_control) {
+    Link& link = links_[rail];
+    (on_control ? link.has_control : link.has_data) = true;
+  }
   // Whether `op` was posted here.
   static bool owns(const Op& op) { return (op.is_send & kOfBundle) != 0; }
   static bool is_send(const Op& op) { return (op.is_send & kSend) != 0; }
@@ -176,6 +183,9 @@ class Bundle final : private Receiver {
     uint32_t late_looks = 0;  // at which it had far too much ahead, one after the other
     uint64_t ending_ns = 0;   // since when its data connection has ended; 0: it has not
     uint32_t returns = 0;
+    // Something may have arrived that has not been read.
+    bool has_data = true;
+    bool has_control = true;
     bool peer_closed = true;  // and has told what it has received of this rail
     uint64_t told_received = 0;
     uint64_t told_bytes = 0;
@@ -237,6 +247,7 @@ class Bundle final : private Receiver {
   uint32_t down_count_;
   bool begun_ = false;
   bool failed_ = false;
+  bool knows_arrivals_ = false;
   bool urgent_ = false;              // the peer waits for our state
   std::optional<uint32_t> bringer_;  // the rail that lately delivered the most
   uint64_t pending_ = 0;             // operations

@@ -121,7 +121,10 @@ weir_result_t Instance::make(uint32_t index) {
     made->bundle = std::make_unique<Bundle>(rail_count);
     made->bundle->peer = index;
     made->bundle->fix_shares(shares);
-    if (rejoin == nullptr) rejoin = std::make_unique<Rejoin>(report, this);
+    if (rejoin == nullptr) {
+      const bool many = rank_count - 1 > kDirectPeersMax;
+      rejoin = std::make_unique<Rejoin>(report, this, many ? &arrivals : nullptr);
+    }
     rejoin->add(index, is_lower, made->bundle.get(), std::move(ways));
   } else {
     made->lanes = std::make_unique<Channel[]>(kLaneCount);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "plugins/tcp/address.h"
+#include "plugins/tcp/arrivals.h"
 #include "plugins/tcp/batch.h"
 #include "plugins/tcp/bundle.h"
 #include "plugins/tcp/channel.h"
@@ -28,6 +29,8 @@ namespace weir::plugins::tcp {
 
 // Up to so many connections are tried one by one; with more, one poll finds those that are ready.
 inline constexpr size_t kDirectMax = 8;
+// Likewise peers to which rails lead; with more, one call of epoll finds where something arrived.
+inline constexpr size_t kDirectPeersMax = 4;
 
 // A peer's state, from its first use on.
 struct Peer {
@@ -63,6 +66,7 @@ struct Instance final : Rejoin::Connector {
   std::unique_ptr<Rejoin> rejoin;            // null: all have one rail
   Channel* active = nullptr;                 // channels with queued operations
   size_t active_count = 0;
+  Arrivals arrivals;                     // on rails, if there are so many peers
   std::vector<uint32_t> active_bundles;  // peers whose bundles have something to do
   uint32_t progress_calls = 0;
   uint64_t looked_ns = 0;       // when all bundles were last looked after

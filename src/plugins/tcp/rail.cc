@@ -383,7 +383,7 @@ bool Rail::take_ahead(Receiver* receiver) {
   return true;
 }
 
-void Rail::read(Receiver* receiver) {
+bool Rail::read(Receiver* receiver) {
   unsigned char unwanted[4096];
   for (uint32_t call = 0; call < kBurst && health_ == Health::kUp;) {
     iovec pieces[2];
@@ -403,9 +403,12 @@ void Rail::read(Receiver* receiver) {
     if (got < 0) {
       if (errno == EINTR) continue;
       if (!Stream::is_temporary(errno)) fail(Health::kFailed, errno);
-      return;
+      return false;
     }
-    if (got == 0) return fail(Health::kEnded, 0);
+    if (got == 0) {
+      fail(Health::kEnded, 0);
+      return false;
+    }
     ++call;
     const auto bytes = static_cast<size_t>(got);
     const size_t asked = direct + (last ? room : 0);
@@ -414,8 +417,10 @@ void Rail::read(Receiver* receiver) {
       if (got_ == current_.bytes) end_fragment(receiver);
     }
     if (bytes > direct) ahead_end_ += bytes - direct;
-    if (!take_ahead(receiver) || bytes < asked) return;
+    if (!take_ahead(receiver)) return false;
+    if (bytes < asked) return stream_.has_unread();
   }
+  return health_ == Health::kUp;
 }
 
 bool Rail::is_stalled(int fd, uint32_t patience_ms) {

@@ -64,6 +64,8 @@ void Rejoin::say_goodbye() {
 void Rejoin::step(uint64_t now_ns) {
   const bool is_due = now_ns >= next_ns_;
   if (is_due) next_ns_ = now_ns + kStepNs;
+  awaits_first_ = std::any_of(peers_.begin(), peers_.end(),
+                              [](const Peer& peer) { return peer.bundle->awaits_first(); });
   for (Peer& peer : peers_) {
     if (!peer.bundle->any_down() || !(is_due || !peer.bundle->has_begun())) continue;
     for (uint32_t rail = 0; rail < peer.rails.size(); ++rail) {
@@ -101,6 +103,8 @@ void Rejoin::start(Peer* peer, uint32_t rail_index, uint64_t now_ns) {
   if (!bundle.may_return(rail_index) || !(is_first || peer->is_lower)) return;
   const uint32_t before = peer->after[rail_index];
   if (is_first && before != rail_index && bundle.returns(before) == 0) return;
+  // A peer that cannot be reached yet goes before one that could be reached faster.
+  if (is_first && awaits_first_ && bundle.has_begun()) return;
   if (rail.next_ns == 0) {
     rail.attempt_count = 0;
     rail.next_ns = now_ns + (is_first ? kLowerConnectsNs : kPauseNsMin);
@@ -188,6 +192,10 @@ void Rejoin::attach(Peer* peer, uint32_t rail_index) {
   Absent& rail = peer->rails[rail_index];
   rail.under_way = false;
   rail.next_ns = 0;
+  if (arrivals_ != nullptr) {
+    arrivals_->watch(rail.data.fd(), {peer->rank, rail_index, false});
+    arrivals_->watch(rail.control.fd(), {peer->rank, rail_index, true});
+  }
   peer->bundle->attach(rail_index, std::exchange(rail.data, Stream()),
                        std::exchange(rail.control, Stream()), rail.returns);
   if (rail.returns == 1) {

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "plugins/tcp/arrivals.h"
 #include "plugins/tcp/bundle.h"
 #include "plugins/tcp/report.h"
 #include "plugins/tcp/stream.h"
@@ -32,8 +33,10 @@ class Rejoin {
     ~Connector() = default;
   };
 
-  // The connector outlives this.
-  Rejoin(const Report& report, Connector* connector) : report_(report), connector_(connector) {}
+  // The connector outlives this, and so does `arrivals`, which is told of each connection; null: it
+  // is not.
+  Rejoin(const Report& report, Connector* connector, Arrivals* arrivals = nullptr)
+      : report_(report), connector_(connector), arrivals_(arrivals) {}
   ~Rejoin();
   Rejoin(const Rejoin&) = delete;
   Rejoin& operator=(const Rejoin&) = delete;
@@ -81,8 +84,10 @@ class Rejoin {
 
   Report report_;
   Connector* connector_;
+  Arrivals* arrivals_;
   std::vector<Peer> peers_;
   uint64_t next_ns_ = 0;
+  bool awaits_first_ = false;  // some peer has no rail yet
 };
 
 }  // namespace weir::plugins::tcp

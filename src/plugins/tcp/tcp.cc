@@ -215,9 +215,17 @@ void look_after_rails(Instance* self, uint32_t peer, Bundle* bundle) {
 
 weir_result_t progress_rails(Instance* self) {
   weir_result_t result = WEIR_OK;
+  const bool many = self->active_bundles.size() > kDirectPeersMax && self->arrivals.is_complete();
+  if (many) {
+    self->arrivals.collect([self](const Arrivals::Connection& one) {
+      if (Bundle* bundle = self->bundle_of(one.peer))
+        bundle->note_arrival(one.rail, one.is_control);
+    });
+  }
   for (size_t i = 0; i < self->active_bundles.size();) {
     const uint32_t peer = self->active_bundles[i];
     Bundle* bundle = self->bundle_of(peer);
+    bundle->knows_arrivals(many);
     bundle->drive();
     look_after_rails(self, peer, bundle);
     for (uint32_t lane = 0; lane < kLaneCount; ++lane) {

@@ -103,6 +103,8 @@ std::vector<Way> ways_to(const PeerAddress& own, const std::vector<net::Interfac
     way.offer = offer;
     if (offer.is_loopback) {
       if (!here || !(all_here || offer.is_asked_for)) continue;
+      // A rank listens at the first one alone then.
+      if (all_here && !all.empty()) continue;
       way.why = all_here ? "loopback: all ranks share a host" : "loopback: asked for";
       all.push_back(way);
       continue;
@@ -119,7 +121,6 @@ std::vector<Way> ways_to(const PeerAddress& own, const std::vector<net::Interfac
     way.why = with_speed(way.why, offer);
     (near ? same_net : others).push_back(way);
   }
-  // A rank listens at no others then.
   if (all_here && !all.empty()) return all;
   const auto faster = [](const Way& a, const Way& b) {
     return a.offer.speed_mbits > b.offer.speed_mbits;

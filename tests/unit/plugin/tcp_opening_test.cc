@@ -185,6 +185,30 @@ TEST_F(TcpOpeningOfSharedLinks, ARailIsConnectedWhenTheOneBeforeItOverItsLinkIsT
   await_all([this] { connect_all(); });
 }
 
+// Many ranks of a host would otherwise wait long for connections that they need.
+TEST_F(TcpOpeningOfSharedLinks, AFurtherRailWaitsWhileAnotherPeerHasNone) {
+  Bundle other(kRails);
+  rejoin_[1].add(2, false, &other, std::vector<std::vector<Way>>(kRails, {Way()}));
+  step(1);
+  ASSERT_EQ(attempts_[1].all.size(), 4u);
+  while (!attempts_[1].all.empty()) connect(1, 0);
+  for (int i = 0; i < 3; ++i) {
+    usleep(11'000);
+    step(1);
+    EXPECT_TRUE(attempts_[1].all.empty());
+  }
+  int data[2], control[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, data), 0);
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, control), 0);
+  other.attach(0, Stream(data[0]), Stream(control[0]), 1);
+  usleep(11'000);
+  step(1);
+  ASSERT_EQ(attempts_[1].all.size(), 2u);
+  EXPECT_EQ(attempts_[1].all[0].rail, 2u);
+  close(data[1]);
+  close(control[1]);
+}
+
 TEST_F(TcpOpening, MessagesGoAsSoonAsOneRailIsThere) {
   post(1 << 20);
   step(1);

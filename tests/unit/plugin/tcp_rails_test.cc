@@ -401,9 +401,10 @@ TEST(TcpWays, RanksOfOneHostHaveNoRailsOverDifferentInterfaces) {
 
 // At other addresses nobody listens: trying them only costs time.
 TEST(TcpWays, WhereAllRanksShareAHostOnlyLoopbackIsTried) {
-  const std::vector<net::Interface> all = {interface("eth0", 1, 1), interface("lo", 2, 1)};
+  const std::vector<net::Interface> all = {interface("eth0", 1, 1), interface("lo", 2, 1),
+                                           interface("lo", 3, 1)};
   PeerAddress peer = offered(all);
-  peer.offers[1].is_loopback = true;
+  peer.offers[1].is_loopback = peer.offers[2].is_loopback = true;
   const std::vector<Way> here = ways_to(offered(all), all, peer, true);
   ASSERT_EQ(here.size(), 1u);
   EXPECT_EQ(here[0].offer.address, all[1].address);

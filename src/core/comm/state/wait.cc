@@ -32,6 +32,12 @@ constexpr uint64_t kCheckNs = 1'000'000;
 constexpr uint64_t kYieldNsMax = 5'000'000;
 constexpr uint32_t kPollsPerUs = 20;  // a pause instruction and loads of a few cache lines
 
+uint64_t thread_cpu_ns() {
+  timespec t{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(t.tv_nsec);
+}
+
 }  // namespace
 
 WaitPolicy WaitPolicy::with_own_core() { return {20'000, 2'000}; }
@@ -41,6 +47,7 @@ WaitPolicy WaitPolicy::with_shared_core(uint32_t ranks_per_core) {
   policy.yield_count = policy.yield_count * kRanksPerCore / crowd;
   const uint64_t nap_us = uint64_t{policy.nap_us} * crowd * crowd / (kRanksPerCore * kRanksPerCore);
   policy.nap_us = static_cast<uint32_t>(std::min<uint64_t>(nap_us, kNapUsMax));
+  if (crowd > kRanksPerCore) policy.crowd = crowd;
   return policy;
 }
 WaitPolicy WaitPolicy::spin_for(int64_t spin_us) {
@@ -53,9 +60,15 @@ bool Waiter::pause() {
     cpu_relax();
     return polls_ % 1024 == 0;
   }
-  sched_yield();
+  yield();
   if (polls_ % kYieldsPerCheck == 0) return true;
   return polls_ % kYieldsPerClock == 0 && is_time();
+}
+
+void Waiter::yield() {
+  const uint64_t begin_ns = policy_.crowd != 0 ? now_ns() : 0;
+  sched_yield();
+  if (policy_.crowd != 0 && now_ns() - begin_ns > uint64_t{policy_.nap_us} * 1000) end_yields();
 }
 
 bool Waiter::is_time() {
@@ -70,13 +83,22 @@ bool Waiter::is_time() {
 // Ends the yields that have lasted too long.
 void Waiter::look_at_yields(uint64_t now_ns) {
   if (yields_since_ns_ == 0) yields_since_ns_ = now_ns;
-  if (now_ns - yields_since_ns_ < kYieldNsMax) return;
+  if (now_ns - yields_since_ns_ >= kYieldNsMax) end_yields();
+}
+
+void Waiter::end_yields() {
   polls_ = std::max(polls_, policy_.spin_count + policy_.yield_count + 1);
 }
 
-void Waiter::nap() const {
-  const timespec time{0, long{policy_.nap_us} * 1000};
+void Waiter::nap() {
+  uint64_t nap_ns = uint64_t{policy_.nap_us} * 1000;
+  if (policy_.crowd != 0 && woke_cpu_ns_ != 0) {
+    const uint64_t poll_ns = thread_cpu_ns() - woke_cpu_ns_;
+    nap_ns = std::clamp(2 * policy_.crowd * poll_ns, nap_ns, uint64_t{kNapUsMax} * 1000);
+  }
+  const timespec time{0, static_cast<long>(nap_ns)};
   nanosleep(&time, nullptr);
+  if (policy_.crowd != 0) woke_cpu_ns_ = thread_cpu_ns();
 }
 
 void Waiter::futex_wait(std::atomic<uint32_t>* word, uint32_t seen) {

@@ -13,6 +13,9 @@ struct WaitPolicy {
   uint32_t spin_count = 2000;   // polls with a pause between them
   uint32_t yield_count = 2000;  // polls with sched_yield between them, for 5 ms at most
   uint32_t nap_us = 50;         // where no peer can wake it: between two polls
+  // Of a core that many ranks share, otherwise 0: how many. A yield that takes longer than a nap is
+  // the last one then, and all that wait there poll for half of the time at most, together.
+  uint32_t crowd = 0;
   // Before sleeping, ranks that share cores hand the core on.
   static WaitPolicy with_own_core();
   static WaitPolicy with_shared_core(uint32_t ranks_per_core);
@@ -31,7 +34,7 @@ class Waiter {
   explicit Waiter(const WaitPolicy& policy) : policy_(policy) {}
 
   // Something moved: start over.
-  void reset() { polls_ = 0, yields_since_ns_ = 0; }
+  void reset() { polls_ = 0, yields_since_ns_ = 0, woke_cpu_ns_ = 0; }
   // Call after a poll that moved nothing. True when it is time for slow checks (deadline, peers'
   // health).
   bool pause();
@@ -50,15 +53,18 @@ class Waiter {
   }
 
  private:
+  void yield();
   bool is_time();
   void look_at_yields(uint64_t now_ns);
-  void nap() const;
+  void end_yields();
+  void nap();
   static void futex_wait(std::atomic<uint32_t>* word, uint32_t seen);
 
   WaitPolicy policy_;
   uint32_t polls_ = 0;
   uint64_t looked_ns_ = 0;  // when it was time last
   uint64_t yields_since_ns_ = 0;
+  uint64_t woke_cpu_ns_ = 0;  // the thread's processor time after a nap; 0: something moved since
 };
 
 }  // namespace weir::comm

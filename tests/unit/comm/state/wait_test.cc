@@ -2,6 +2,9 @@
 #include "core/comm/state/wait.h"
 
 #include <gtest/gtest.h>
+#include <time.h>
+
+#include <algorithm>
 
 #include "core/base/clock.h"
 
@@ -20,6 +23,39 @@ TEST(Waiter, YieldsForAWhileOnlyAndBeginsAnewWhenSomethingMoved) {
     EXPECT_TRUE(waiter.should_sleep());
     waiter.reset();
   }
+}
+
+void compute(uint64_t ns) {
+  timespec begin{}, now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begin);
+  do {
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  } while (static_cast<uint64_t>((now.tv_sec - begin.tv_sec) * 1'000'000'000 + now.tv_nsec -
+                                 begin.tv_nsec) < ns);
+}
+
+uint64_t nap_ns(Waiter* waiter) {
+  const uint64_t begin_ns = now_ns();
+  waiter->sleep(SleepPlace{}, [] { return true; });
+  return now_ns() - begin_ns;
+}
+
+// Otherwise the polls of many ranks would take a core from what they wait for.
+TEST(Waiter, InACrowdNapsAsLongAsThePollsOfAllTheOthersTwice) {
+  constexpr uint64_t kPollNs = 200'000;
+  Waiter waiter(WaitPolicy{0, 0, 50, 20});
+  uint64_t least_ns = UINT64_MAX;
+  for (int i = 0; i < 20; ++i) {
+    waiter.reset();
+    (void)nap_ns(&waiter);
+    compute(kPollNs);
+    EXPECT_GE(nap_ns(&waiter), 40 * kPollNs);
+    // What is done between two naps is no poll when something has moved.
+    compute(kPollNs);
+    waiter.reset();
+    least_ns = std::min(least_ns, nap_ns(&waiter));
+  }
+  EXPECT_LT(least_ns, 20 * kPollNs);
 }
 
 }  // namespace
