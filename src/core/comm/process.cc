@@ -48,9 +48,9 @@ bool any_in_flight(const Process& it) {
                      [](const Communicator* comm) { return comm->has_requests(); });
 }
 
-// How the thread waits between polls that moved nothing: it yields while nobody else wants its core,
-// and naps otherwise. The scheduler serves a thread that wakes up sooner than one that has yielded,
-// and the other one, which computes, is interrupted less often.
+// How the thread waits between polls that moved nothing: it yields while nobody else wants its
+// core, and naps otherwise. The scheduler serves a thread that wakes up sooner than one that has
+// yielded, and the other one, which computes, is interrupted less often.
 class Idle {
  public:
   // There is something in flight again.

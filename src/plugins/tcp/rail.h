@@ -128,8 +128,8 @@ class Rail {
   // Forgets fragments sent from memory that its owner may use again, and all fragments after them.
   void drop_owned();
 
-  // Receiving: what can be had without waiting, within a bound that keeps others served. True: there
-  // may be more.
+  // Receiving: what can be had without waiting, within a bound that keeps others served. True:
+  // there may be more.
   bool read(Receiver* receiver);
   uint64_t received() const { return received_; }  // whole fragments
   uint64_t received_bytes() const { return received_bytes_; }
