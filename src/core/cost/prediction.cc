@@ -22,6 +22,8 @@ constexpr uint64_t kOperationsMaxPerRank = 60;
 constexpr uint64_t kOperationsTolerated = 4;
 constexpr uint64_t kLongOperationsMax = 800'000;
 constexpr uint64_t kLongOperationsMaxPerRank = 1'000;
+// Of more than this, one round of slices is followed and not two.
+constexpr uint64_t kTwoRoundsOperationsMax = 300'000;
 constexpr uint64_t kPendingMax = 4'000'000;
 // Of the work of a slice, since the last ones may be shorter.
 constexpr double kSureShare = 0.99;
@@ -40,6 +42,19 @@ std::vector<Rank> sampled_ranks(Rank followed, Rank root) {
   return ranks;
 }
 
+// The first ranks of the host with the slowest network, where hosts differ.
+std::vector<Rank> slowest_ranks(const RankLayout& layout, Rank followed) {
+  constexpr size_t kMost = 16;
+  std::vector<Rank> ranks;
+  if (layout.wire_of_host.empty()) return ranks;
+  const auto slowest = std::max_element(layout.wire_of_host.begin(), layout.wire_of_host.end());
+  const auto host = static_cast<uint32_t>(slowest - layout.wire_of_host.begin());
+  for (Rank rank = 0; rank < followed && ranks.size() < kMost; ++rank) {
+    if (layout.host(rank) == host) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
 }  // namespace
 
 Prediction::Prediction(const algo::Algorithm& algorithm, const Workload& work, const Table& table)
@@ -53,9 +68,14 @@ Prediction::Prediction(const algo::Algorithm& algorithm, const Workload& work, c
                        .slice_count()),
       in_flight_(std::max(1u, work.slicing.in_flight)),
       budget_(kOperationsMax + kOperationsMaxPerRank * work.problem.rank_count),
-      sampled_(sampled_ranks(fold_.followed(), work.problem.root)) {
+      sampled_(sampled_ranks(fold_.followed(), work.problem.root)),
+      slowest_(slowest_ranks(work.layout, fold_.followed())) {
   WEIR_CHECK(algorithm.supports(work.problem), "only algorithms that can be used are predicted");
   work_.problem.nodes = &nodes_;
+  if (algorithm.uses_forest) {
+    tree_links_.emplace(*work_.problem.forest, algo::forest_lane_count(work_.problem));
+    work_.problem.tree_links = &*tree_links_;
+  }
   count_operations();
   if (slice_count_ > 3 * in_flight_) rounds_ = per_slice_ * 5 * in_flight_ > budget_ ? 2 : 3;
   // Those of `rounds_`, and of one less.
@@ -65,8 +85,8 @@ Prediction::Prediction(const algo::Algorithm& algorithm, const Workload& work, c
   if (runs_.empty()) {
     whole_.busy_ns = busy_ns_of(whole_);
   } else {
-    ends_.left_out = left_out(runs_, 0);
-    more_.left_out = left_out(runs_, kStepsMeasured);
+    ends_.left_out = left_out(runs_, false);
+    more_.left_out = left_out(runs_, true);
     ends_.busy_ns = busy_ns_of(ends_);
     more_.busy_ns = busy_ns_of(more_);
     whole_.busy_ns =
@@ -117,21 +137,31 @@ double Prediction::busy_ns_of(const ProgramPart& of) const {
   part.slices_max = 1;
   part.left_out = of.left_out;
   OpStream stream(algorithm_, work_.problem, work_.bytes, work_.slicing, costs_, kPendingMax, part);
-  std::vector<Rank> all;
+  std::vector<Rank> ranks;
   if (per_slice_ + operands_per_slice_ <= budget_) {
-    all.resize(fold_.followed());
-    std::iota(all.begin(), all.end(), 0u);
+    ranks.resize(fold_.followed());
+    std::iota(ranks.begin(), ranks.end(), 0u);
+  } else {
+    ranks = sampled_;
+    // The stream gives the operations of a rank once.
+    for (const Rank rank : slowest_) {
+      if (std::find(sampled_.begin(), sampled_.end(), rank) == sampled_.end()) {
+        ranks.push_back(rank);
+      }
+    }
   }
-  const Picoseconds busiest = busiest_of(&stream, all.empty() ? sampled_ : all, work_, costs_);
+  const Picoseconds busiest = busiest_of(&stream, ranks, work_, costs_);
   return stream.status().ok() ? static_cast<double>(busiest) / 1000 : 0;
 }
 
 double Prediction::steps_left_out() const {
-  uint64_t steps = 0;
-  for (const StepRange& run : runs_) {
-    steps += run.end - run.begin - 2 * kStepsKeptAtEnds - kStepsMeasured;
-  }
-  return static_cast<double>(steps) / static_cast<double>(kStepsMeasured * runs_.size());
+  const auto steps_of = [](const std::vector<StepRange>& ranges) {
+    uint64_t steps = 0;
+    for (const StepRange& range : ranges) steps += range.end - range.begin;
+    return steps;
+  };
+  const uint64_t left = steps_of(more_.left_out);
+  return static_cast<double>(left) / static_cast<double>(steps_of(ends_.left_out) - left);
 }
 
 uint64_t Prediction::tolerated() const {
@@ -146,7 +176,8 @@ Predicted Prediction::made(double ns_max) {
   if (!runs_.empty()) estimate = of_few_steps(limit_ns);
   uint64_t rounds = rounds_;
   uint64_t to_follow = to_follow_;
-  if (estimate.ns < 0 && to_follow > tolerated() && rounds == 2) {
+  if (estimate.ns < 0 && rounds == 2 &&
+      to_follow > std::min(tolerated(), kTwoRoundsOperationsMax)) {
     rounds = 1;
     to_follow = per_slice_ * in_flight_;
   }
@@ -205,7 +236,9 @@ double Prediction::in_lockstep() const {
   const Rank n = work_.problem.rank_count;
   const uint64_t slices = std::min(slice_count_, 2 * in_flight_);
   double most = 0;
-  for (Rank rank : {Rank{0}, Rank{1}, n / 2, n - 1, work_.problem.root}) {
+  std::vector<Rank> ranks = {0, 1, n / 2, n - 1, work_.problem.root};
+  if (!slowest_.empty()) ranks.push_back(slowest_[0]);
+  for (const Rank rank : ranks) {
     if (rank >= n) continue;
     most = std::max(most, lockstep_ns(algorithm_, work_, costs_, rank, slices));
   }

@@ -6,9 +6,11 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "core/algo/nodes.h"
+#include "core/algo/tree_links.h"
 #include "core/cost/alike_steps.h"
 #include "core/cost/critical_path.h"
 #include "core/cost/fold.h"
@@ -25,10 +27,15 @@ class Prediction {
   // No more than made() without a limit says.
   double bound_ns() const { return costs_.call_ns() + bound_ns_; }
 
+  // Whether made() takes milliseconds.
+  bool is_long() const { return to_follow_ > kLong; }
+
   // `at_least` if and only if the prediction is above `ns_max`.
   Predicted made(double ns_max = std::numeric_limits<double>::infinity());
 
  private:
+  static constexpr uint64_t kLong = 20'000;
+
   // A part of the program.
   struct ProgramPart {
     std::vector<StepRange> left_out;
@@ -52,12 +59,14 @@ class Prediction {
   const algo::Algorithm& algorithm_;
   Workload work_;
   algo::Nodes nodes_;
+  std::optional<algo::TreeLinks> tree_links_;
   TaskCosts costs_;
   Fold fold_;
   uint64_t slice_count_;
   uint64_t in_flight_;
   uint64_t budget_;
   std::vector<Rank> sampled_;
+  std::vector<Rank> slowest_;  // some of the host with the slowest network; empty: all are alike
   uint64_t per_slice_ = 0;  // operations of the ranks that are followed
   uint64_t operands_per_slice_ = 0;
   uint64_t rounds_ = 0;  // of slices that are followed, and one less; 0: all slices
