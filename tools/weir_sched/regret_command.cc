@@ -160,11 +160,10 @@ void judge(Cell* cell, const RegretOptions& given,
   Result<sim::Regret> regret =
       sim::regret(request, decision.value(), cell->machine->table, given.events_max, progress);
   if (!regret.ok()) {
-    cell->error =
-        regret.status().code() == Code::kAborted
-            ? fmt::format("the choice, {}, takes more than {} events", cell->choice,
-                          given.events_max)
-            : regret.status().text();
+    cell->error = regret.status().code() == Code::kAborted
+                      ? fmt::format("the choice, {}, takes more than {} events", cell->choice,
+                                    given.events_max)
+                      : regret.status().text();
     return;
   }
   cell->regret = regret.take();

@@ -109,8 +109,8 @@ RegretHosts::RegretHosts(const RegretMachine& machine, Rank rank_count)
   }
   const cost::LinkTimes& within = machine.table.times.link(cost::Link::kShmSharedCache);
   const double copied = within.slot_in_ns_per_byte.back() + within.slot_out_ns_per_byte.back();
-  forests_ = std::make_unique<graph::Forests>(
-      graph::host_star(hosts_, of_host, graph::on_grid(copied)));
+  forests_ =
+      std::make_unique<graph::Forests>(graph::host_star(hosts_, of_host, graph::on_grid(copied)));
 }
 
 cost::Request RegretHosts::request(Collective collective, uint64_t bytes) const {

@@ -134,7 +134,7 @@ struct Algorithm {
   // so that a rank may choose a different such algorithm than its peers, which know different
   // lengths.
   BlockLengths lengths = BlockLengths::kEqual;
-  bool uses_nodes = false;   // looks at Problem::node_of_rank
+  bool uses_nodes = false;  // looks at Problem::node_of_rank
   // With uses_nodes: the algorithm of which this one is the same with more copies where each node
   // has one rank.
   const Algorithm* of_single_ranks = nullptr;

@@ -67,7 +67,7 @@ class Prediction {
   uint64_t budget_;
   std::vector<Rank> sampled_;
   std::vector<Rank> slowest_;  // some of the host with the slowest network; empty: all are alike
-  uint64_t per_slice_ = 0;  // operations of the ranks that are followed
+  uint64_t per_slice_ = 0;     // operations of the ranks that are followed
   uint64_t operands_per_slice_ = 0;
   uint64_t rounds_ = 0;  // of slices that are followed, and one less; 0: all slices
   uint64_t to_follow_ = 0;

@@ -253,7 +253,8 @@ class Predictor {
   Predictor(const Request& request, const Table& table)
       : request_(request), table_(table), nodes_(request.work.problem) {}
 
-  void predict_all(std::vector<Candidate>* candidates) {
+  // Returns how many operations were followed.
+  uint64_t predict_all(std::vector<Candidate>* candidates) {
     for (Candidate& candidate : *candidates) {
       if (candidate.excluded == nullptr) prepare(&candidate);
     }
@@ -271,6 +272,7 @@ class Predictor {
       finish(&asked, least_ns * factor_max(*candidate.algorithm));
       least_ns = std::min(least_ns, candidate.predicted_ns);
     }
+    return operations_;
   }
 
  private:
@@ -311,7 +313,7 @@ class Predictor {
     asked_.push_back(std::move(asked));
   }
 
-  static void finish(Asked* asked, double ns_max) {
+  void finish(Asked* asked, double ns_max) {
     if (asked->prediction == nullptr) {
       asked->candidate->predicted_ns = asked->known_ns;
       return;
@@ -322,6 +324,7 @@ class Predictor {
         asked->agreement_ns == 0 ? ns_max : (ns_max - asked->agreement_ns) * kAboveRounding;
     const Predicted made = asked->prediction->made(limit_ns);
     const double ns = made.ns + asked->agreement_ns;
+    operations_ += made.operations;
     // One that was left at the limit takes longer: it must not tie with what set the limit, or
     // ranks that have predicted them in another order would choose otherwise.
     asked->candidate->predicted_ns =
@@ -339,6 +342,7 @@ class Predictor {
   const Table& table_;
   algo::Nodes nodes_;
   std::vector<Asked> asked_;
+  uint64_t operations_ = 0;
 };
 
 Result<Decision> decide(const Request& request, std::span<const algo::Algorithm* const> candidates,
@@ -352,7 +356,7 @@ Result<Decision> decide(const Request& request, std::span<const algo::Algorithm*
     note_learned(request, &candidate);
     decision.candidates.push_back(candidate);
   }
-  Predictor(request, table).predict_all(&decision.candidates);
+  decision.operations = Predictor(request, table).predict_all(&decision.candidates);
   if (!request.forced.empty()) {
     WEIR_RETURN_IF_ERROR(force(request, decision));
     return decision;
