@@ -24,6 +24,7 @@ constexpr uint64_t kLongOperationsMax = 800'000;
 constexpr uint64_t kLongOperationsMaxPerRank = 1'000;
 // Of more than this, one round of slices is followed and not two.
 constexpr uint64_t kTwoRoundsOperationsMax = 300'000;
+constexpr uint64_t kOperandsMax = 1'000'000;  // of folds that are followed
 constexpr uint64_t kPendingMax = 4'000'000;
 // Of the work of a slice, since the last ones may be shorter.
 constexpr double kSureShare = 0.99;
@@ -40,6 +41,13 @@ std::vector<Rank> sampled_ranks(Rank followed, Rank root) {
   }
   ranks.push_back(root);
   return ranks;
+}
+
+std::vector<StepRange> with(const std::vector<StepRange>& some, std::vector<StepRange> others) {
+  others.insert(others.end(), some.begin(), some.end());
+  std::sort(others.begin(), others.end(),
+            [](const StepRange& a, const StepRange& b) { return a.begin < b.begin; });
+  return others;
 }
 
 // The first ranks of the host with the slowest network, where hosts differ.
@@ -85,14 +93,50 @@ Prediction::Prediction(const algo::Algorithm& algorithm, const Workload& work, c
   if (runs_.empty()) {
     whole_.busy_ns = busy_ns_of(whole_);
   } else {
-    ends_.left_out = left_out(runs_, false);
-    more_.left_out = left_out(runs_, true);
+    leave_out_folds();
+    ends_.left_out = with(folds_, left_out(runs_, false));
+    more_.left_out = with(folds_, left_out(runs_, true));
     ends_.busy_ns = busy_ns_of(ends_);
     more_.busy_ns = busy_ns_of(more_);
     whole_.busy_ns =
         more_.busy_ns + std::max(0.0, more_.busy_ns - ends_.busy_ns) * steps_left_out();
   }
   bound_ns_ = kSureShare * whole_.busy_ns * static_cast<double>(slice_count_);
+}
+
+// Where every rank folds the contributions of all others at once, writing down the operands alone
+// takes longer than to follow all else.
+void Prediction::leave_out_folds() {
+  if (slice_count_ > 1 || operands_per_slice_ <= kOperandsMax) return;
+  const ChunkBytes chunks(work_.problem.collective, work_.problem.rank_count, work_.bytes,
+                          algorithm_.shape(work_.problem).chunk_count, work_.slicing.slice_bytes);
+  std::vector<sched::Op> ops;
+  std::vector<sched::Ref> operands;
+  // Steps between runs.
+  uint32_t begin = 0;
+  for (size_t i = 0; i <= runs_.size(); ++i) {
+    const uint32_t end =
+        i < runs_.size() ? runs_[i].begin : algorithm_.step_count(work_.problem, 0);
+    for (uint32_t step = begin; step < end; ++step) {
+      Picoseconds most = 0;
+      bool only_folds = true;
+      for (const Rank rank : {Rank{0}, work_.problem.rank_count / 2}) {
+        ops.clear();
+        operands.clear();
+        sched::Builder builder(rank, &ops, &operands);
+        algorithm_.step(work_.problem, rank, step, builder);
+        only_folds = only_folds && ops.size() == 1 && ops[0].code == sched::OpCode::kReduce &&
+                     ops[0].operand_count == work_.problem.rank_count;
+        if (!only_folds) break;
+        most = std::max(
+            most, costs_.reduce(rank, ops[0].dst, operands, chunks.bytes_max() * ops[0].count));
+      }
+      if (!only_folds) continue;
+      folds_.push_back({step, step + 1});
+      folds_ns_ += static_cast<double>(most) / 1000;
+    }
+    if (i < runs_.size()) begin = runs_[i].end;
+  }
 }
 
 // Of the ranks that are followed, from a few of them.
@@ -173,7 +217,10 @@ Predicted Prediction::made(double ns_max) {
   if (bound_ns() > ns_max) return {bound_ns(), true, operations_};
   const double limit_ns = ns_max - costs_.call_ns();
   Estimate estimate;
-  if (!runs_.empty()) estimate = of_few_steps(limit_ns);
+  if (!runs_.empty()) {
+    estimate = of_few_steps(limit_ns - folds_ns_);
+    if (estimate.ns >= 0) estimate.ns += folds_ns_;
+  }
   uint64_t rounds = rounds_;
   uint64_t to_follow = to_follow_;
   if (estimate.ns < 0 && rounds == 2 &&

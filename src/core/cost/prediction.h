@@ -48,6 +48,7 @@ class Prediction {
   };
 
   void count_operations();
+  void leave_out_folds();
   uint64_t tolerated() const;
   double busy_ns_of(const ProgramPart& of) const;
   double steps_left_out() const;  // for each that is measured
@@ -69,6 +70,9 @@ class Prediction {
   std::vector<Rank> slowest_;  // some of the host with the slowest network; empty: all are alike
   uint64_t per_slice_ = 0;     // operations of the ranks that are followed
   uint64_t operands_per_slice_ = 0;
+  // Folds of very many operands, which are not followed, and what one rank needs for them.
+  std::vector<StepRange> folds_;
+  double folds_ns_ = 0;
   uint64_t rounds_ = 0;  // of slices that are followed, and one less; 0: all slices
   uint64_t to_follow_ = 0;
   std::vector<StepRange> runs_;  // of steps of which only a few are followed
