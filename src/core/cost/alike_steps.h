@@ -12,8 +12,8 @@ namespace weir::cost {
 
 // The steps at each end of a run that are always kept, and those in its middle of which
 // the time of one is learned.
-inline constexpr uint32_t kStepsKeptAtEnds = 2;
-inline constexpr uint32_t kStepsMeasured = 4;
+inline constexpr uint32_t kStepsKeptAtEnds = 3;
+inline constexpr uint32_t kStepsMeasured = 6;
 
 // Long enough that leaving out most of their steps pays. Judged by the programs of a few ranks;
 // empty if these have different numbers of steps.

@@ -23,7 +23,8 @@ constexpr uint64_t kOperationsTolerated = 4;
 constexpr uint64_t kLongOperationsMax = 800'000;
 constexpr uint64_t kLongOperationsMaxPerRank = 1'000;
 // Of more than this, one round of slices is followed and not two.
-constexpr uint64_t kTwoRoundsOperationsMax = 300'000;
+constexpr uint64_t kTwoRoundsOperationsMax = 60'000;
+constexpr uint64_t kTwoRoundsOperationsMaxPerRank = 75;
 constexpr uint64_t kOperandsMax = 1'000'000;  // of folds that are followed
 constexpr uint64_t kPendingMax = 4'000'000;
 // Of the work of a slice, since the last ones may be shorter.
@@ -224,7 +225,8 @@ Predicted Prediction::made(double ns_max) {
   uint64_t rounds = rounds_;
   uint64_t to_follow = to_follow_;
   if (estimate.ns < 0 && rounds == 2 &&
-      to_follow > std::min(tolerated(), kTwoRoundsOperationsMax)) {
+      to_follow > std::max(kTwoRoundsOperationsMax,
+                           kTwoRoundsOperationsMaxPerRank * work_.problem.rank_count)) {
     rounds = 1;
     to_follow = per_slice_ * in_flight_;
   }
@@ -251,7 +253,8 @@ Prediction::Estimate Prediction::followed(uint64_t rounds, const ProgramPart& pa
   const auto rest = static_cast<double>(slice_count_ - first);
   const double rest_ns = kSureShare * part.busy_ns * rest;  // of the rest, at least
   PathTime before;
-  // After one round alone only the busiest core or card counts.
+  // After one round alone only the busiest core or card counts and, where slices follow each other
+  // on the same lanes, the busiest lane.
   if (rounds > 1) {
     before = follow(first - in_flight_, part, limit_ns - rest_ns);
     if (before.ns < 0) return {};
@@ -263,7 +266,8 @@ Prediction::Estimate Prediction::followed(uint64_t rounds, const ProgramPart& pa
   if (time.at_least) return {time.ns + rest_ns, true, 0};
   if (rounds == 0 || time.ns < 0) return {time.ns, false, time.busy_ns};
   const double busy_ns = time.busy_ns / static_cast<double>(first);  // of a slice
-  const double more_ns = rounds > 1 ? time.ns - before.ns : 0;
+  const double lane_ns = in_flight_ == 1 ? time.lane_ns : 0;
+  const double more_ns = rounds > 1 ? time.ns - before.ns : lane_ns;
   const double slice_ns = std::max(more_ns / static_cast<double>(in_flight_), busy_ns);
   return {time.ns + slice_ns * rest, false, busy_ns * static_cast<double>(slice_count_)};
 }
