@@ -28,8 +28,9 @@ struct RegretMachine {
 };
 
 // "8", "8x4", "8x4:fabric", "8:tcp": ranks and cards of a host, and the network of which `table`
-// has the figures. "1:tcp:400+400+50": hosts with cards of so many Mbit/s, in turns. Otherwise the name of a file, hwloc's or NCCL's XML: one rank for each GPU (or
-// core), the network cards that are the fastest, and a network as fast as these.
+// has the figures. "1:tcp:400+400+50": hosts with cards of so many Mbit/s, in turns. Otherwise the
+// name of a file, hwloc's or NCCL's XML: one rank for each GPU (or core), the network cards that
+// are the fastest, and a network as fast as these.
 Result<RegretMachine> read_regret_machine(const std::string& text, const cost::Table& table);
 
 // `rank_count` ranks on a machine's hosts, in blocks; those of a host are on its cards in blocks.
