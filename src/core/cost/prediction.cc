@@ -253,8 +253,9 @@ Prediction::Estimate Prediction::followed(uint64_t rounds, const ProgramPart& pa
   const auto rest = static_cast<double>(slice_count_ - first);
   const double rest_ns = kSureShare * part.busy_ns * rest;  // of the rest, at least
   PathTime before;
-  // After one round alone only the busiest core or card counts and, where slices follow each other
-  // on the same lanes, the busiest lane.
+  // After one round alone only the busiest core or card counts. Where slices follow each other on
+  // the same lanes, a slice costs more than that and less than its longest lane: simulated, 0.2 to
+  // 0.8 of the way between them.
   if (rounds > 1) {
     before = follow(first - in_flight_, part, limit_ns - rest_ns);
     if (before.ns < 0) return {};
@@ -266,7 +267,7 @@ Prediction::Estimate Prediction::followed(uint64_t rounds, const ProgramPart& pa
   if (time.at_least) return {time.ns + rest_ns, true, 0};
   if (rounds == 0 || time.ns < 0) return {time.ns, false, time.busy_ns};
   const double busy_ns = time.busy_ns / static_cast<double>(first);  // of a slice
-  const double lane_ns = in_flight_ == 1 ? time.lane_ns : 0;
+  const double lane_ns = in_flight_ == 1 ? (busy_ns + time.lane_ns) / 2 : 0;
   const double more_ns = rounds > 1 ? time.ns - before.ns : lane_ns;
   const double slice_ns = std::max(more_ns / static_cast<double>(in_flight_), busy_ns);
   return {time.ns + slice_ns * rest, false, busy_ns * static_cast<double>(slice_count_)};
