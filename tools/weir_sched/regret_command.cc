@@ -39,6 +39,7 @@ struct RegretOptions {
   std::string costs_file;
   uint64_t events_max = 40'000'000;
   uint32_t jobs = 1;
+  bool choices_only = false;
   bool json = false;
   std::string publish_file;
 };
@@ -135,7 +136,7 @@ Result<std::vector<Cell>> cells_of(const RegretOptions& given,
   return cells;
 }
 
-void judge(Cell* cell, uint64_t events_max,
+void judge(Cell* cell, const RegretOptions& given,
            const std::function<bool(const char*, uint64_t)>& progress) {
   const RegretHosts hosts(*cell->machine, cell->rank_count);
   cell->host_count = hosts.host_count();
@@ -152,13 +153,17 @@ void judge(Cell* cell, uint64_t events_max,
   }
   cell->choice = decision.value().algorithm->name;
   cell->predicted_ns = decision.value().predicted_ns;
+  if (given.choices_only) {
+    cell->error = "not asked for";
+    return;
+  }
   Result<sim::Regret> regret =
-      sim::regret(request, decision.value(), cell->machine->table, events_max, progress);
+      sim::regret(request, decision.value(), cell->machine->table, given.events_max, progress);
   if (!regret.ok()) {
-    cell->error =
-        regret.status().code() == Code::kAborted
-            ? fmt::format("the choice, {}, takes more than {} events", cell->choice, events_max)
-            : regret.status().text();
+    cell->error = regret.status().code() == Code::kAborted
+                      ? fmt::format("the choice, {}, takes more than {} events", cell->choice,
+                                    given.events_max)
+                      : regret.status().text();
     return;
   }
   cell->regret = regret.take();
@@ -181,7 +186,7 @@ void judge_all(const RegretOptions& given, std::vector<Cell>* cells) {
     for (size_t i = next++; i < cells->size(); i = next++) {
       Cell& cell = (*cells)[i];
       show(cell, "choice", 0);
-      judge(&cell, given.events_max, [&](const char* name, uint64_t events) {
+      judge(&cell, given, [&](const char* name, uint64_t events) {
         show(cell, name, events);
         return true;
       });
@@ -304,9 +309,9 @@ std::string to_json(const std::vector<Cell>& cells) {
                                   {"collective", name_of(cell.collective)},
                                   {"bytes", cell.bytes},
                                   {"choice", cell.choice},
-                                  {"choice_ms", cell.choice_ms}};
+                                  {"choice_ms", cell.choice_ms},
+                                  {"predicted_ns", cell.predicted_ns}};
     if (cell.error.empty()) {
-      one["predicted_ns"] = cell.predicted_ns;
       one["simulated_ns"] = cell.regret.chosen_ns;
       one["best"] = cell.regret.best->name;
       one["best_ns"] = cell.regret.best_ns;
@@ -387,6 +392,7 @@ Status run(const RegretOptions& given) {
     if (!summary.by_regret.empty())
       fmt::print("Above {}:\n{}", kGoodRegret, worst_rows(summary, false));
     for (const Cell* cell : summary.not_judged) {
+      if (given.choices_only) break;
       fmt::print("not judged: {}: {}\n", text_of_cell(*cell), cell->error);
     }
   }
@@ -409,8 +415,9 @@ void add_regret_command(cli::Command& app, int* exit_code) {
   const auto given = std::make_shared<RegretOptions>();
   command
       .add_option("--machine", given->machines,
-                  "a host: RANKSxCARDS:NETWORK (8, 8x4, 8x8:fabric), or hwloc's or NCCL's XML of "
-                  "one; several are judged one after another")
+                  "a host: RANKSxCARDS:NETWORK (8, 8x4, 8x8:fabric), with a speed of each host's "
+                  "network in turns (1:tcp:400+400+50, Mbit/s), or hwloc's or NCCL's XML of one; "
+                  "several are judged one after another")
       .value_name("HOST")
       .delimiter(',');
   command.add_option("-n,--ranks", given->ranks, "numbers of ranks: 2,8,16..32").show_default();
@@ -426,6 +433,8 @@ void add_regret_command(cli::Command& app, int* exit_code) {
   command.add_option("--jobs", given->jobs, "calls judged side by side")
       .range<uint32_t>(1, 64)
       .show_default();
+  command.add_flag("--choices-only", given->choices_only,
+                   "only what is chosen and how long the choice takes; nothing is simulated");
   command.add_flag("--json", given->json, "every call as JSON on standard output");
   command.add_option("--publish", given->publish_file,
                      "writes the table into this file, between <!-- regret:begin --> and "

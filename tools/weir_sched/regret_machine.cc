@@ -4,10 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <filesystem>
 
 #include "core/engine/slicing.h"
+#include "core/graph/host_networks.h"
 #include "core/topo/discover.h"
 
 namespace weir::sched_tool {
@@ -43,6 +45,22 @@ Result<RegretMachine> read_file(const std::string& file, const cost::Table& tabl
   return machine;
 }
 
+// "400+400+50"; empty: it is not of this form.
+std::vector<double> wires_of(std::string_view text) {
+  std::vector<double> wires;
+  while (!text.empty()) {
+    double mbps = 0;
+    const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), mbps);
+    if (error != std::errc() || !(mbps > 0.001 && mbps < 1e7)) return {};
+    wires.push_back(8000 / mbps);
+    text.remove_prefix(static_cast<size_t>(stop - text.data()));
+    if (text.empty()) return wires;
+    if (text[0] != '+') return {};
+    text.remove_prefix(1);
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<RegretMachine> read_regret_machine(const std::string& text, const cost::Table& table) {
@@ -51,17 +69,23 @@ Result<RegretMachine> read_regret_machine(const std::string& text, const cost::T
   machine.name = text;
   machine.table = table;
   const std::string counts = text.substr(0, text.find(':'));
-  const std::string network = text.size() > counts.size() ? text.substr(counts.size() + 1) : "tcp";
+  std::string network = text.size() > counts.size() ? text.substr(counts.size() + 1) : "tcp";
+  const size_t colon = network.find(':');
+  const bool differ = colon != std::string::npos;
+  if (differ) {
+    machine.wires = wires_of(std::string_view(network).substr(colon + 1));
+    network.resize(colon);
+  }
   char rest = 0;
   const int read = std::sscanf(counts.c_str(), "%ux%u%c", &machine.ranks_per_host,
                                &machine.cards_per_host, &rest);
   const bool one = counts.find('x') == std::string::npos;
   if (read != (one ? 1 : 2) || machine.ranks_per_host < 1 || machine.cards_per_host < 1 ||
       machine.ranks_per_host > 4096 || machine.cards_per_host > machine.ranks_per_host ||
-      (network != "tcp" && network != "fabric")) {
+      (network != "tcp" && network != "fabric") || (differ && machine.wires.empty())) {
     return invalid_argument(fmt::format(
-        "--machine \"{}\" is neither a file nor of the form RANKSxCARDS:NETWORK of a host, such as "
-        "8, 8x4 or 8x4:fabric",
+        "--machine \"{}\" is neither a file nor of the form RANKSxCARDS:NETWORK:MBITS of a host, "
+        "such as 8, 8x4, 8x4:fabric or 1:tcp:400+400+50",
         text));
   }
   if (network == "fabric") machine.network = cost::Link::kFabric;
@@ -73,11 +97,20 @@ RegretHosts::RegretHosts(const RegretMachine& machine, Rank rank_count)
   const Rank per_host = machine.ranks_per_host;
   if (rank_count <= per_host) return;
   for (Rank rank = 0; rank < rank_count; ++rank) hosts_.push_back(rank / per_host);
-  if (machine.cards_per_host == 1) return;
-  for (Rank rank = 0; rank < rank_count; ++rank) {
+  for (Rank rank = 0; rank < rank_count && machine.cards_per_host > 1; ++rank) {
     const uint32_t of_host = rank % per_host * machine.cards_per_host / per_host;
     cards_.push_back(hosts_[rank] * machine.cards_per_host + of_host);
   }
+  if (machine.wires.empty()) return;
+  std::vector<graph::KilobytesPerSecond> of_host;
+  for (uint32_t host = 0; host < host_count(); ++host) {
+    wires_.push_back(machine.wires[host % machine.wires.size()]);
+    of_host.push_back(graph::on_grid(wires_.back() / machine.cards_per_host));
+  }
+  const cost::LinkTimes& within = machine.table.times.link(cost::Link::kShmSharedCache);
+  const double copied = within.slot_in_ns_per_byte.back() + within.slot_out_ns_per_byte.back();
+  forests_ =
+      std::make_unique<graph::Forests>(graph::host_star(hosts_, of_host, graph::on_grid(copied)));
 }
 
 cost::Request RegretHosts::request(Collective collective, uint64_t bytes) const {
@@ -88,11 +121,19 @@ cost::Request RegretHosts::request(Collective collective, uint64_t bytes) const 
   work.problem.mapped = hosts_.empty();
   work.problem.node_of_rank = hosts_;
   work.bytes = bytes;
-  work.slicing = {.slice_bytes = engine::message_slice_bytes(collective, rank_count_),
+  double slowest_wire = 0;
+  for (const double wire : wires_) slowest_wire = std::max(slowest_wire, wire);
+  work.slicing = {.slice_bytes = engine::message_slice_bytes(collective, rank_count_, slowest_wire),
                   .in_flight = 4};
   work.layout.host_of_rank = hosts_;
   work.layout.card_of_rank = cards_;
   work.layout.network = machine_.network;
+  work.layout.wire_of_host = wires_;
+  if (forests_ == nullptr) return request;
+  // As many lanes as tcp has for programs.
+  request.lane_count_max = work.problem.lanes_max;
+  work.problem.forest = forests_->of(collective, work.problem.root);
+  work.problem.rings = forests_->rings();
   return request;
 }
 

@@ -38,6 +38,7 @@ enum class Symmetry : uint8_t {
 };
 
 class Nodes;
+class TreeLinks;
 
 // The collective to perform, and what may be assumed about it.
 struct Problem {
@@ -70,6 +71,9 @@ struct Problem {
   // Trees that were found for the machine: of all ranks, or of the root for collectives that have
   // one. nullptr: none. Without flaws (graph::flaw_of).
   const graph::Forest* forest = nullptr;
+  // The same by rank (tree_links.h), over as many lanes as `forest` uses, for many steps of many
+  // ranks; nullptr: made for each step.
+  const TreeLinks* tree_links = nullptr;
   // Rings that were found for the machine. nullptr: none, or none better than the order of ranks.
   // Without flaws.
   const graph::Rings* rings = nullptr;
@@ -130,7 +134,10 @@ struct Algorithm {
   // so that a rank may choose a different such algorithm than its peers, which know different
   // lengths.
   BlockLengths lengths = BlockLengths::kEqual;
-  bool uses_nodes = false;   // looks at Problem::node_of_rank
+  bool uses_nodes = false;  // looks at Problem::node_of_rank
+  // With uses_nodes: the algorithm of which this one is the same with more copies where each node
+  // has one rank.
+  const Algorithm* of_single_ranks = nullptr;
   bool uses_forest = false;  // needs Problem::forest
   bool uses_rings = false;   // needs Problem::rings
   // Needs Problem::cache_of_rank or numa_of_rank: which of them.
@@ -153,6 +160,9 @@ struct Algorithm {
 // The signal of Weir's programs over user windows that says "you may use my buffers". Where ranks
 // agree on windows before an operation, all have said so then.
 inline constexpr uint8_t kWindowsEntered = 0;
+
+// The lanes over which the trees of `forest` go (forest.cc). With Problem::forest.
+uint32_t forest_lane_count(const Problem& problem);
 
 inline bool uses_messages(const Algorithm& algorithm) {
   return !algorithm.needs_mapped && !algorithm.needs_user_windows;

@@ -15,11 +15,14 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "core/algo/catalog.h"
 #include "core/algo/support.h"
+#include "core/algo/tree_links.h"
 
 namespace weir::algo {
 namespace {
@@ -53,23 +56,18 @@ bool has_trees(const Problem& problem) {
   return parts == forest->trees_per_root && forest->trees[0].root == problem.root;
 }
 
-uint32_t lane_count_of(const Problem& problem) {
-  return std::clamp(static_cast<uint32_t>(problem.forest->trees.size()), 1u,
-                    std::max(1u, problem.lanes_max));
-}
-
 // One rank's part in the trees, and how to say it in operations.
 class Part {
  public:
   Part(const Problem& problem, Rank rank)
       : problem_(problem), forest_(*problem.forest), rank_(rank) {
+    if (problem.tree_links == nullptr) made_.emplace(forest_, forest_lane_count(problem), rank);
+    links_ = problem.tree_links != nullptr ? problem.tree_links : &*made_;
     const size_t trees = forest_.trees.size();
     children_.assign(trees, 0);
     fold_slot_.assign(trees, 0);
-    for (size_t i = 0; i < trees; ++i) {
-      for (const TreeLink& link : forest_.trees[i].links) {
-        if (link.from == rank) ++children_[i];
-      }
+    for (uint32_t lane = 0; lane < forest_lane_count(problem); ++lane) {
+      for (const Own& own : links_->of(rank, lane)) children_[own.tree] += own.link->from == rank;
     }
     // In all_reduce any ranks may be roots, and their parts follow each other.
     uint32_t next = 0;
@@ -80,7 +78,7 @@ class Part {
                                                : tree.root * forest_.trees_per_root + tree.first);
       next += tree.count;
     }
-    uint32_t next_slot = lane_count_of(problem) * widest_;
+    uint32_t next_slot = forest_lane_count(problem) * widest_;
     for (size_t i = 0; i < trees; ++i) {
       if (!folds_in_scratch(i)) continue;
       fold_slot_[i] = next_slot;
@@ -89,42 +87,43 @@ class Part {
   }
 
   void fold(Builder& b) {
-    for_each_link([&](uint32_t lane, const std::vector<Place>& links) {
+    std::vector<bool> begun(forest_.trees.size());
+    for (uint32_t lane = 0; lane < forest_lane_count(problem_); ++lane) {
       b.lane(static_cast<uint8_t>(lane));
-      std::vector<bool> begun(forest_.trees.size());
-      std::for_each(links.rbegin(), links.rend(), [&](const Place& place) {
-        const Tree& tree = forest_.trees[place.tree];
-        if (place.link->to == rank_) {
+      const std::span<const Own> links = links_->of(rank_, lane);
+      std::for_each(links.rbegin(), links.rend(), [&](const Own& own) {
+        const Tree& tree = forest_.trees[own.tree];
+        if (own.link->to == rank_) {
           const Ref whole =
-              children_[place.tree] == 0 ? b.input(chunk_of_[place.tree]) : sum(place.tree, b);
-          b.send(place.link->from, whole, tree.count);
-        } else if (place.link->from == rank_) {
-          const Ref received = b.scratch(lane * widest_);
-          b.recv(place.link->to, received, tree.count);
-          const Ref dst = sum(place.tree, b);
-          const Ref mine = begun[place.tree] ? dst : b.input(chunk_of_[place.tree]);
-          b.reduce(dst, std::array{mine, received}, tree.count);
-          begun[place.tree] = true;
+              children_[own.tree] == 0 ? b.input(chunk_of_[own.tree]) : sum(own.tree, b);
+          b.send(own.link->from, whole, tree.count);
+          return;
         }
+        const Ref received = b.scratch(lane * widest_);
+        b.recv(own.link->to, received, tree.count);
+        const Ref dst = sum(own.tree, b);
+        const Ref mine = begun[own.tree] ? dst : b.input(chunk_of_[own.tree]);
+        b.reduce(dst, std::array{mine, received}, tree.count);
+        begun[own.tree] = true;
       });
-    });
+    }
   }
 
   // `from_output`: a root's block is its result, not its input.
   void spread(bool from_output, Builder& b) {
-    for_each_link([&](uint32_t lane, const std::vector<Place>& links) {
+    for (uint32_t lane = 0; lane < forest_lane_count(problem_); ++lane) {
       b.lane(static_cast<uint8_t>(lane));
-      for (const Place& place : links) {
-        const Tree& tree = forest_.trees[place.tree];
-        const uint32_t chunk = chunk_of_[place.tree];
-        if (place.link->from == rank_) {
+      for (const Own& own : links_->of(rank_, lane)) {
+        const Tree& tree = forest_.trees[own.tree];
+        const uint32_t chunk = chunk_of_[own.tree];
+        if (own.link->from == rank_) {
           const bool from_input = tree.root == rank_ && !from_output;
-          b.send(place.link->to, from_input ? b.input(chunk) : b.output(chunk), tree.count);
-        } else if (place.link->to == rank_) {
-          b.recv(place.link->from, b.output(chunk), tree.count);
+          b.send(own.link->to, from_input ? b.input(chunk) : b.output(chunk), tree.count);
+        } else {
+          b.recv(own.link->from, b.output(chunk), tree.count);
         }
       }
-    });
+    }
   }
 
   // The rank's own block, which no message brings.
@@ -136,26 +135,7 @@ class Part {
   }
 
  private:
-  struct Place {
-    const TreeLink* link;
-    uint32_t tree;
-  };
-
-  // visit(lane, links of its trees in order).
-  template <typename Visit>
-  void for_each_link(Visit&& visit) const {
-    const uint32_t lanes = lane_count_of(problem_);
-    for (uint32_t lane = 0; lane < lanes; ++lane) {
-      std::vector<Place> links;
-      for (uint32_t i = lane; i < forest_.trees.size(); i += lanes) {
-        for (const TreeLink& link : forest_.trees[i].links) links.push_back({&link, i});
-      }
-      std::stable_sort(links.begin(), links.end(), [](const Place& a, const Place& b) {
-        return a.link->depth < b.link->depth;
-      });
-      visit(lane, links);
-    }
-  }
+  using Own = TreeLinks::Own;
 
   // Output has a place for every chunk in all_reduce, and for those of the root at the root.
   bool folds_in_scratch(size_t tree) const {
@@ -170,6 +150,8 @@ class Part {
   const Problem& problem_;
   const Forest& forest_;
   Rank rank_;
+  std::optional<TreeLinks> made_;
+  const TreeLinks* links_ = nullptr;
   std::vector<uint32_t> children_;
   std::vector<uint32_t> chunk_of_;
   std::vector<uint32_t> fold_slot_;
@@ -177,7 +159,7 @@ class Part {
 };
 
 Shape spreading_shape(const Problem& problem) {
-  return {.chunk_count = parts_of(*problem.forest), .lane_count = lane_count_of(problem)};
+  return {.chunk_count = parts_of(*problem.forest), .lane_count = forest_lane_count(problem)};
 }
 
 // The slots of receives, by lane, then those of partial folds: the most of all ranks.
@@ -196,7 +178,7 @@ Shape folding_shape(const Problem& problem) {
     }
   }
   shape.scratch_slots =
-      lane_count_of(problem) * widest + *std::max_element(folds.begin(), folds.end());
+      forest_lane_count(problem) * widest + *std::max_element(folds.begin(), folds.end());
   return shape;
 }
 
@@ -217,6 +199,11 @@ void spreading_step(const Problem& problem, Rank rank, uint32_t /*step*/, Builde
 }
 
 }  // namespace
+
+uint32_t forest_lane_count(const Problem& problem) {
+  return std::clamp(static_cast<uint32_t>(problem.forest->trees.size()), 1u,
+                    std::max(1u, problem.lanes_max));
+}
 
 const Algorithm kForestAllReduce = {
     .name = "forest",

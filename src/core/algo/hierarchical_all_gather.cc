@@ -75,6 +75,7 @@ const Algorithm kHierarchicalAllGather = {
     .needs_user_windows = false,
     .rank_order = false,
     .uses_nodes = true,
+    .of_single_ranks = &kRingAllGather,
     .symmetry = Symmetry::kShift,
     .supports = well_formed_nodes,
     .shape = shape,

@@ -128,6 +128,7 @@ const Algorithm kHierarchicalAllReduce = {
     .needs_user_windows = false,
     .rank_order = false,
     .uses_nodes = true,
+    .of_single_ranks = &kRingAllReduce,
     .symmetry = Symmetry::kShift,
     .supports = well_formed_nodes,
     .shape = shape,

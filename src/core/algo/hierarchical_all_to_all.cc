@@ -28,8 +28,7 @@ Shape shape(const Problem& problem) {
   const Nodes nodes(problem);
   uint32_t slots = 0;
   for (uint32_t node = 0; node < nodes.count(); ++node) {
-    const auto carried = static_cast<uint32_t>(nodes.carried_ranks(node, 0).size());
-    slots = std::max(slots, carried * nodes.size(node));
+    slots = std::max(slots, nodes.carried_count(node, 0) * nodes.size(node));
   }
   return {.chunk_count = n * n, .scratch_slots = n + slots};
 }

@@ -103,6 +103,7 @@ const Algorithm kHierarchicalBroadcast = {
     .needs_user_windows = false,
     .rank_order = false,
     .uses_nodes = true,
+    .of_single_ranks = &kBinomialBroadcast,
     .supports = well_formed_nodes,
     .shape = shape,
     .step_count = one_step,

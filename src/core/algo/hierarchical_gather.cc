@@ -30,11 +30,7 @@ class Place {
         node_(nodes_.node_of(rank)),
         number_(sub_mod(node_, nodes_.node_of(root_), n_)),
         lowest_bit_(number_ == 0 ? floor_power_of_two(n_ > 1 ? n_ - 1 : 1) * 2
-                                 : number_ & (0u - number_)) {
-    for (uint32_t number = 0; number < n_; ++number) {
-      first_.push_back(first_.back() + nodes_.size(node_of(number)));
-    }
-  }
+                                 : number_ & (0u - number_)) {}
 
   const Nodes& nodes() const { return nodes_; }
   uint32_t node() const { return node_; }
@@ -70,7 +66,14 @@ class Place {
   }
   uint32_t end() const { return std::min(n_, number_ == 0 ? n_ : number_ + lowest_bit_); }
   uint32_t end_of(uint32_t bit) const { return std::min(n_, number_ + 2 * bit); }
-  uint32_t blocks_of(uint32_t begin, uint32_t end) const { return first_[end] - first_[begin]; }
+  uint32_t blocks_of(uint32_t begin, uint32_t end) const { return before(end) - before(begin); }
+  // The blocks of the nodes with lower numbers.
+  uint32_t before(uint32_t number) const {
+    const uint32_t node = nodes_.node_of(root_) + number;
+    const uint32_t first =
+        node <= n_ ? nodes_.first(node) : nodes_.first(n_) + nodes_.first(node - n_);
+    return first - nodes_.first(nodes_.node_of(root_));
+  }
 
   std::vector<Run> runs(uint32_t begin, uint32_t end) const {
     std::vector<Run> runs;
@@ -94,7 +97,6 @@ class Place {
   uint32_t node_;
   uint32_t number_;
   uint32_t lowest_bit_;
-  std::vector<uint32_t> first_ = {0};  // block of each number
 };
 
 Shape shape(const Problem& problem) {

@@ -29,8 +29,7 @@ Shape shape(const Problem& problem) {
   for (uint32_t node = 0; node < nodes.count(); ++node) {
     // Local rank 0 carries as many as any: rails are dealt from 0 on and the low rails have most
     // ranks.
-    const auto carried = static_cast<uint32_t>(nodes.carried_ranks(node, 0).size());
-    slots = std::max(slots, carried * nodes.size(node));
+    slots = std::max(slots, nodes.carried_count(node, 0) * nodes.size(node));
   }
   return {.chunk_count = problem.rank_count, .scratch_slots = 1 + slots};
 }
@@ -109,6 +108,7 @@ const Algorithm kHierarchicalReduceScatter = {
     .needs_user_windows = false,
     .rank_order = false,
     .uses_nodes = true,
+    .of_single_ranks = &kRingReduceScatter,
     .symmetry = Symmetry::kShift,
     .supports = well_formed_nodes,
     .shape = shape,

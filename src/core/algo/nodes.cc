@@ -22,6 +22,8 @@ Nodes::Nodes(std::span<const uint32_t> node_of_rank, Rank rank_count) : node_of_
   for (Rank rank = 0; rank < rank_count; ++rank) {
     made.members[made.first[node_of(rank)] + made.local_of[rank]] = rank;
   }
+  made.rail_size.assign(made.width, 0);
+  for (const uint32_t local : made.local_of) ++made.rail_size[local];
   ranks_ = std::make_shared<const Ranks>(std::move(made));
 }
 
@@ -35,8 +37,19 @@ std::vector<Rank> Nodes::carried_ranks(uint32_t node, uint32_t local) const {
   return ranks;
 }
 
+uint32_t Nodes::carried_count(uint32_t node, uint32_t local) const {
+  uint32_t count = 0;
+  for (uint32_t rail = local; rail < width(); rail += size(node)) count += ranks_->rail_size[rail];
+  return count;
+}
+
 bool well_formed_nodes(const Problem& problem) {
   return are_numbered(problem.node_of_rank, problem.rank_count);
+}
+
+bool are_single_ranks(const Problem& problem) {
+  // Nodes are numbered in the order of their first ranks.
+  return !problem.node_of_rank.empty() && problem.node_of_rank.back() + 1 == problem.rank_count;
 }
 
 bool are_numbered(std::span<const uint32_t> node_of_rank, Rank rank_count) {

@@ -47,10 +47,13 @@ class Nodes {
   // The ranks, on all nodes, whose local index is a rail that local rank `local` of `node` carries
   // when rails are dealt; rail by rail, and node by node within a rail.
   std::vector<Rank> carried_ranks(uint32_t node, uint32_t local) const;
+  // How many these are, in O(width).
+  uint32_t carried_count(uint32_t node, uint32_t local) const;
 
  private:
   struct Ranks {
     uint32_t width = 0;
+    std::vector<uint32_t> rail_size;  // by rail: the number of nodes that have a rank there
     std::vector<uint32_t> first;
     std::vector<Rank> members;
     std::vector<uint32_t> local_of;
@@ -61,6 +64,8 @@ class Nodes {
 
 // `node_of_rank` is empty, or names a node for each rank, numbered in order of appearance.
 bool are_numbered(std::span<const uint32_t> node_of_rank, Rank rank_count);
+// Whether each node has one rank.
+bool are_single_ranks(const Problem& problem);
 // supports(): that of the problem is so.
 bool well_formed_nodes(const Problem& problem);
 

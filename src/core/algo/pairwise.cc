@@ -69,9 +69,11 @@ void emit_exchange(const Problem& problem, Rank rank, uint32_t step, Builder& b)
 }
 
 void emit_fold(const Problem& problem, Rank rank, Ref dst, Builder& b) {
-  std::vector<Ref> operands(problem.rank_count);
-  for (Rank peer = 0; peer < problem.rank_count; ++peer) {
-    operands[peer] = peer == rank ? b.input(rank) : b.scratch(slot_of(peer, rank));
+  std::vector<Ref> operands(problem.rank_count, b.scratch(0));
+  for (Rank peer = 0; peer < rank; ++peer) operands[peer].chunk = slot_of(peer, rank);
+  operands[rank] = b.input(rank);
+  for (Rank peer = rank + 1; peer < problem.rank_count; ++peer) {
+    operands[peer].chunk = slot_of(peer, rank);
   }
   emit_fold_or_copy(dst, operands, 1, b);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/cost/alike_steps.h"
 
+#include <algorithm>
 #include <array>
 
 namespace weir::cost {
@@ -54,15 +55,19 @@ std::vector<StepRange> alike_steps(const algo::Algorithm& algorithm, const algo:
   return runs;
 }
 
-std::vector<StepRange> left_out(const std::vector<StepRange>& runs, uint32_t kept) {
+std::vector<StepRange> left_out(const std::vector<StepRange>& runs, bool measured) {
+  uint64_t steps = 0;
+  for (const StepRange& run : runs) steps += run.end - run.begin - 2 * kStepsKeptAtEnds;
   std::vector<StepRange> ranges;
   for (const StepRange& run : runs) {
     const uint32_t begin = run.begin + kStepsKeptAtEnds;
     const uint32_t end = run.end - kStepsKeptAtEnds;
-    const uint32_t middle = begin + (end - begin - kept) / 2;
-    if (kept == 0) {
+    if (!measured) {
       ranges.push_back({begin, end});
     } else {
+      const uint64_t share = kStepsMeasured * runs.size() * (end - begin);
+      const auto kept = std::max(1u, static_cast<uint32_t>((share + steps / 2) / steps));
+      const uint32_t middle = begin + (end - begin - kept) / 2;
       ranges.push_back({begin, middle});
       ranges.push_back({middle + kept, end});
     }

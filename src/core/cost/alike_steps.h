@@ -19,7 +19,8 @@ inline constexpr uint32_t kStepsMeasured = 6;
 // empty if these have different numbers of steps.
 std::vector<StepRange> alike_steps(const algo::Algorithm& algorithm, const algo::Problem& problem);
 
-// What to leave out of such runs: all but the ends, and but `kept` steps in the middle.
-std::vector<StepRange> left_out(const std::vector<StepRange>& runs, uint32_t kept);
+// What to leave out of such runs: all but the ends and, if `measured`, some steps in the middle:
+// kStepsMeasured a run on average, and more of longer runs, so that each stands for as many.
+std::vector<StepRange> left_out(const std::vector<StepRange>& runs, bool measured);
 
 }  // namespace weir::cost

@@ -64,16 +64,19 @@ class Machine {
       }
     }
     const auto end_ns = static_cast<double>(std::max(now_, end_)) / 1000;
-    if (std::max(now_, end_) > time_max_) return {end_ns, true, 0, stream_.operations()};
+    if (std::max(now_, end_) > time_max_) return {end_ns, true, 0, 0, stream_.operations()};
     if (ended_ < lanes_.size() || !stream_.status().ok()) return {};
-    return {end_ns, false, static_cast<double>(busiest()) / 1000, stream_.operations()};
+    return {end_ns, false, static_cast<double>(busiest()) / 1000,
+            static_cast<double>(longest_) / 1000, stream_.operations()};
   }
 
  private:
   enum EventKind : uint32_t { kResume, kLeave, kArrive };
   enum class State : uint8_t { kReady, kForMessage, kForSignal };
+  static constexpr Picoseconds kNotBegun = ~Picoseconds{0};
   struct Lane {
     Picoseconds time = 0;
+    Picoseconds begun = kNotBegun;  // after its first operation
     State state = State::kReady;
     Rank peer = 0;  // the rank that it waits for
     Rank wait_cursor = 0;
@@ -94,11 +97,13 @@ class Machine {
       const ShortOp* op = stream_.peek(rank, index % lane_count_);
       if (op == nullptr) {
         end_ = std::max(end_, lane.time);
+        if (lane.begun != kNotBegun) longest_ = std::max(longest_, lane.time - lane.begun);
         ++ended_;
         return;
       }
       if (!execute(index, rank, lane, *op)) return;
       stream_.advance(rank, index % lane_count_);
+      if (lane.begun == kNotBegun) lane.begun = lane.time;
       if (lane.time > time_max_) {
         end_ = std::max(end_, lane.time);
         return;
@@ -288,6 +293,7 @@ class Machine {
   RadixQueue queue_;
   Picoseconds now_ = 0;
   Picoseconds end_ = 0;
+  Picoseconds longest_ = 0;
   size_t ended_ = 0;
   Picoseconds time_max_;
 };

@@ -18,9 +18,10 @@
 namespace weir::cost {
 
 struct PathTime {
-  double ns = -1;           // negative: the programs wait for each other and never end
-  bool at_least = false;    // they were not followed further than `ns`
-  double busy_ns = 0;       // of the busiest core or card
+  double ns = -1;         // negative: the programs wait for each other and never end
+  bool at_least = false;  // they were not followed further than `ns`
+  double busy_ns = 0;     // of the busiest core or card
+  double lane_ns = 0;     // of the lane that takes the longest from its first operation to its last
   uint64_t operations = 0;  // that were followed
 };
 

@@ -200,7 +200,9 @@ void OpStream::translate(Rank rank, uint32_t instance, uint64_t slice, const Op&
       const uint64_t bytes =
           in_slot ? bytes_of(op, slice, operands) : bytes_of(op, slice, {&op.dst, 1});
       copied_bytes_ += bytes;
-      for (const Ref& operand : operands) remote_bytes_ += operand.rank != rank ? bytes : 0;
+      uint64_t remote = 0;
+      for (const Ref& operand : operands) remote += operand.rank != rank;
+      remote_bytes_ += remote * bytes;
       remote_bytes_ += op.dst.rank != rank ? bytes : 0;
       out.amount = costs_.reduce(rank, op.dst, operands, bytes);
       moved = bytes;

@@ -14,9 +14,10 @@ double predict(const algo::Algorithm& algorithm, const Workload& work, const Tab
   const PredictionMemo::Key key = PredictionMemo::key_of(algorithm, work, table);
   if (!key) return predict_anew(algorithm, work, table).ns;
   PredictionMemo& memo = PredictionMemo::of_process();
-  if (const auto kept = memo.find(*key)) return *kept;
-  const double ns = predict_anew(algorithm, work, table).ns;
-  memo.keep(*key, ns);
+  if (const auto kept = memo.find(*key)) return kept->ns;
+  Prediction prediction(algorithm, work, table);
+  const double ns = prediction.made().ns;
+  memo.keep(*key, {ns, prediction.bound_ns(), prediction.is_long()});
   return ns;
 }
 

@@ -6,9 +6,11 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "core/algo/nodes.h"
+#include "core/algo/tree_links.h"
 #include "core/cost/alike_steps.h"
 #include "core/cost/critical_path.h"
 #include "core/cost/fold.h"
@@ -25,10 +27,15 @@ class Prediction {
   // No more than made() without a limit says.
   double bound_ns() const { return costs_.call_ns() + bound_ns_; }
 
+  // Whether made() takes milliseconds.
+  bool is_long() const { return to_follow_ > kLong; }
+
   // `at_least` if and only if the prediction is above `ns_max`.
   Predicted made(double ns_max = std::numeric_limits<double>::infinity());
 
  private:
+  static constexpr uint64_t kLong = 20'000;
+
   // A part of the program.
   struct ProgramPart {
     std::vector<StepRange> left_out;
@@ -41,6 +48,7 @@ class Prediction {
   };
 
   void count_operations();
+  void leave_out_folds();
   uint64_t tolerated() const;
   double busy_ns_of(const ProgramPart& of) const;
   double steps_left_out() const;  // for each that is measured
@@ -52,14 +60,19 @@ class Prediction {
   const algo::Algorithm& algorithm_;
   Workload work_;
   algo::Nodes nodes_;
+  std::optional<algo::TreeLinks> tree_links_;
   TaskCosts costs_;
   Fold fold_;
   uint64_t slice_count_;
   uint64_t in_flight_;
   uint64_t budget_;
   std::vector<Rank> sampled_;
-  uint64_t per_slice_ = 0;  // operations of the ranks that are followed
+  std::vector<Rank> slowest_;  // some of the host with the slowest network; empty: all are alike
+  uint64_t per_slice_ = 0;     // operations of the ranks that are followed
   uint64_t operands_per_slice_ = 0;
+  // Folds of very many operands, which are not followed, and what one rank needs for them.
+  std::vector<StepRange> folds_;
+  double folds_ns_ = 0;
   uint64_t rounds_ = 0;  // of slices that are followed, and one less; 0: all slices
   uint64_t to_follow_ = 0;
   std::vector<StepRange> runs_;  // of steps of which only a few are followed

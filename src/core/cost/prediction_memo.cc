@@ -7,8 +7,9 @@ namespace weir::cost {
 
 namespace {
 
-// A member that is added must become part of the key, unless it follows from others (nodes).
-static_assert(sizeof(algo::Problem) == 104);
+// A member that is added must become part of the key, unless it follows from others (nodes,
+// tree_links).
+static_assert(sizeof(algo::Problem) == 112);
 static_assert(sizeof(RankLayout) == 96);
 static_assert(sizeof(Slicing) == 16);
 
@@ -78,18 +79,18 @@ PredictionMemo& PredictionMemo::of_process() {
 
 // A lock that is taken is not waited for: the prediction is made again. So a fork while another
 // thread has it does no harm.
-std::optional<double> PredictionMemo::find(const XXH128_hash_t& key) {
+std::optional<PredictionMemo::Kept> PredictionMemo::find(const XXH128_hash_t& key) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return std::nullopt;
   const auto found = kept_.find(key);
   return found == kept_.end() ? std::nullopt : std::optional(found->second);
 }
 
-void PredictionMemo::keep(const XXH128_hash_t& key, double ns) {
+void PredictionMemo::keep(const XXH128_hash_t& key, const Kept& made) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return;
   if (kept_.size() >= kPredictionsMax) kept_.clear();
-  kept_.emplace(key, ns);
+  kept_.emplace(key, made);
 }
 
 }  // namespace weir::cost

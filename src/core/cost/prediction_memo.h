@@ -24,8 +24,13 @@ class PredictionMemo {
   // The one of the process.
   static PredictionMemo& of_process();
 
-  std::optional<double> find(const XXH128_hash_t& key);
-  void keep(const XXH128_hash_t& key, double ns);
+  struct Kept {
+    double ns = 0;
+    double bound_ns = 0;   // Prediction::bound_ns
+    bool is_long = false;  // Prediction::is_long
+  };
+  std::optional<Kept> find(const XXH128_hash_t& key);
+  void keep(const XXH128_hash_t& key, const Kept& made);
 
  private:
   static constexpr size_t kPredictionsMax = 16'384;
@@ -39,7 +44,7 @@ class PredictionMemo {
   };
 
   std::mutex mutex_;
-  std::unordered_map<XXH128_hash_t, double, Hash, Equal> kept_;
+  std::unordered_map<XXH128_hash_t, Kept, Hash, Equal> kept_;
 };
 
 }  // namespace weir::cost

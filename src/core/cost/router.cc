@@ -224,6 +224,7 @@ std::vector<const algo::Algorithm*> candidates_for(
         !algorithm->supports(problem)) {
       continue;
     }
+    if (algorithm->of_single_ranks != nullptr && algo::are_single_ranks(problem)) continue;
     // The same program as by_cache.
     if (algorithm->groups == &algo::Problem::numa_of_rank &&
         std::ranges::equal(problem.numa_of_rank, problem.cache_of_rank)) {
@@ -240,14 +241,20 @@ std::vector<const algo::Algorithm*> candidates_for(
 
 namespace {
 
+// Of the least time: a long program over messages that cannot take less than this is not followed,
+// since it could hardly be better.
+constexpr double kHardlyBetter = 0.98;
+
 // Predicts what is not excluded. The least lower bound is predicted first, and others only as long
-// as they may be near the best.
+// as they may be near the best. What is predicted may depend on bounds, and not on what the process
+// has kept: all ranks must choose alike.
 class Predictor {
  public:
   Predictor(const Request& request, const Table& table)
       : request_(request), table_(table), nodes_(request.work.problem) {}
 
-  void predict_all(std::vector<Candidate>* candidates) {
+  // Returns how many operations were followed.
+  uint64_t predict_all(std::vector<Candidate>* candidates) {
     for (Candidate& candidate : *candidates) {
       if (candidate.excluded == nullptr) prepare(&candidate);
     }
@@ -256,17 +263,26 @@ class Predictor {
     });
     double least_ns = std::numeric_limits<double>::infinity();
     for (Asked& asked : asked_) {
-      finish(&asked, least_ns * factor_max(*asked.candidate->algorithm));
-      least_ns = std::min(least_ns, asked.candidate->predicted_ns);
+      Candidate& candidate = *asked.candidate;
+      if (asked.is_long && !request_.explores && algo::uses_messages(*candidate.algorithm) &&
+          candidate.predicted_ns > kHardlyBetter * least_ns) {
+        candidate.at_least = true;
+        continue;
+      }
+      finish(&asked, least_ns * factor_max(*candidate.algorithm));
+      least_ns = std::min(least_ns, candidate.predicted_ns);
     }
+    return operations_;
   }
 
  private:
   struct Asked {
-    Candidate* candidate;
+    Candidate* candidate = nullptr;
     PredictionMemo::Key key;                 // of a prediction that is to be kept
     std::unique_ptr<Prediction> prediction;  // nullptr: it is known
     double agreement_ns = 0;                 // not in the prediction
+    double known_ns = 0;                     // without a prediction
+    bool is_long = false;
   };
 
   // Of the least time: those that take longer are not predicted to their end.
@@ -278,35 +294,47 @@ class Predictor {
   // Leaves a lower bound in the candidate.
   void prepare(Candidate* candidate) {
     const algo::Algorithm& algorithm = *candidate->algorithm;
-    Asked asked{candidate, std::nullopt, nullptr,
-                agreement_ns(algorithm, request_, request_.work, table_)};
+    Asked asked;
+    asked.candidate = candidate;
+    asked.agreement_ns = agreement_ns(algorithm, request_, request_.work, table_);
     if (const auto ahead = run_ahead_ns(algorithm, request_.work, table_)) {
-      candidate->predicted_ns = *ahead;
+      candidate->predicted_ns = asked.known_ns = *ahead;
     } else {
       Workload work = work_of(algorithm, request_);
       asked.key = PredictionMemo::key_of(algorithm, work, table_);
       const auto kept = asked.key ? PredictionMemo::of_process().find(*asked.key) : std::nullopt;
       work.problem.nodes = &nodes_;
       if (!kept) asked.prediction = std::make_unique<Prediction>(algorithm, work, table_);
-      candidate->predicted_ns = asked.agreement_ns + (kept ? *kept : asked.prediction->bound_ns());
+      candidate->predicted_ns =
+          asked.agreement_ns + (kept ? kept->bound_ns : asked.prediction->bound_ns());
+      asked.is_long = kept ? kept->is_long : asked.prediction->is_long();
+      if (kept) asked.known_ns = asked.agreement_ns + kept->ns;
     }
     asked_.push_back(std::move(asked));
   }
 
-  static void finish(Asked* asked, double ns_max) {
-    if (asked->prediction == nullptr) return;
+  void finish(Asked* asked, double ns_max) {
+    if (asked->prediction == nullptr) {
+      asked->candidate->predicted_ns = asked->known_ns;
+      return;
+    }
     // Rounding must not leave a prediction that another rank, which knows it, finds at the limit.
     constexpr double kAboveRounding = 1 + 1e-12;
     const double limit_ns =
         asked->agreement_ns == 0 ? ns_max : (ns_max - asked->agreement_ns) * kAboveRounding;
     const Predicted made = asked->prediction->made(limit_ns);
     const double ns = made.ns + asked->agreement_ns;
+    operations_ += made.operations;
     // One that was left at the limit takes longer: it must not tie with what set the limit, or
     // ranks that have predicted them in another order would choose otherwise.
     asked->candidate->predicted_ns =
         made.at_least ? std::max(ns, std::nextafter(ns_max, 2 * ns_max)) : ns;
     asked->candidate->at_least = made.at_least;
-    if (asked->key && !made.at_least) PredictionMemo::of_process().keep(*asked->key, made.ns);
+    if (asked->key && !made.at_least) {
+      const Prediction& prediction = *asked->prediction;
+      PredictionMemo::of_process().keep(*asked->key,
+                                        {made.ns, prediction.bound_ns(), prediction.is_long()});
+    }
     asked->prediction = nullptr;
   }
 
@@ -314,6 +342,7 @@ class Predictor {
   const Table& table_;
   algo::Nodes nodes_;
   std::vector<Asked> asked_;
+  uint64_t operations_ = 0;
 };
 
 Result<Decision> decide(const Request& request, std::span<const algo::Algorithm* const> candidates,
@@ -327,7 +356,7 @@ Result<Decision> decide(const Request& request, std::span<const algo::Algorithm*
     note_learned(request, &candidate);
     decision.candidates.push_back(candidate);
   }
-  Predictor(request, table).predict_all(&decision.candidates);
+  decision.operations = Predictor(request, table).predict_all(&decision.candidates);
   if (!request.forced.empty()) {
     WEIR_RETURN_IF_ERROR(force(request, decision));
     return decision;
@@ -356,6 +385,7 @@ Result<Decision> decide(const Request& request, std::span<const algo::Algorithm*
   for (const Candidate& candidate : decision.candidates) {
     if (candidate.excluded != nullptr) continue;
     ++usable_count;
+    if (candidate.at_least) continue;
     if (best == nullptr || candidate.predicted_ns < best->predicted_ns) best = &candidate;
   }
   if (best == nullptr) {

@@ -48,7 +48,8 @@ struct Candidate {
   const algo::Algorithm* algorithm = nullptr;
   double predicted_ns = 0;
   const char* excluded = nullptr;  // why it cannot be used, a static text; nullptr: it can
-  bool at_least = false;           // `predicted_ns` is a lower bound, above what can be chosen
+  // `predicted_ns` is a lower bound, above what is chosen by prediction or hardly below it.
+  bool at_least = false;
   // In earlier runs: how many calls of a rank were measured, and their median, averaged over ranks.
   uint64_t learned_count = 0;
   double learned_ns = 0;
@@ -61,6 +62,7 @@ struct Decision {
   By by = By::kPrediction;
   uint64_t slice_bytes = 0;  // a rule's; 0: not given
   double predicted_ns = 0;
+  uint64_t operations = 0;            // that were followed for the predictions
   std::string reason;                 // one sentence
   std::vector<Candidate> candidates;  // as given; predicted unless excluded
   // Run in turn by some of the calls (worth_exploring); empty: nothing is explored.
@@ -71,7 +73,8 @@ struct Decision {
 // (engine::LanePlan), of which the request has only so many.
 Workload work_of(const algo::Algorithm& algorithm, const Request& request);
 
-// The algorithms that can run: where memory is mapped, messages over the same memory would only
+// The algorithms that can run, without those that are another one with more copies where each host
+// has one rank: where memory is mapped, messages over the same memory would only
 // copy once more, so that algorithms of messages are left out unless there are no others.
 std::vector<const algo::Algorithm*> candidates_for(
     std::span<const algo::Algorithm* const> algorithms, const algo::Problem& problem);

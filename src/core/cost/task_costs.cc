@@ -78,8 +78,14 @@ Picoseconds TaskCosts::reduce(Rank self, const sched::Ref& dst,
                               std::span<const sched::Ref> operands, uint64_t bytes) const {
   bool in_user_buffers = in_user_buffer(dst);
   double ns_per_byte = extra_of_peer(self, dst);
+  // Folds of very many operands are of local ones.
+  uint32_t elsewhere = 0;
   for (const sched::Ref& operand : operands) {
-    in_user_buffers = in_user_buffers || in_user_buffer(operand);
+    in_user_buffers |= in_user_buffer(operand);
+    elsewhere |= operand.rank ^ self;
+  }
+  for (const sched::Ref& operand : operands) {
+    if (elsewhere == 0) break;
     ns_per_byte += extra_of_peer(self, operand);
   }
   const Regime regime = in_user_buffers ? user_ : in_flight_;

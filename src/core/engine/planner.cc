@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstdio>
 
+#include "core/algo/nodes.h"
 #include "core/engine/chunk_map.h"
 #include "core/engine/line_run.h"
 #include "core/engine/slicing.h"
@@ -357,6 +358,10 @@ void Planner::add_not_offered(const cost::Request& request, cost::Decision* deci
     if (const char* excluded = cost::why_excluded(algorithm, request)) return excluded;
     if (algorithm.groups == &algo::Problem::numa_of_rank && problem.mapped) {
       return "not offered: is the same program as by_cache here";
+    }
+    if (algorithm.of_single_ranks != nullptr && algo::are_single_ranks(problem)) {
+      return "not offered: where each host has one rank, another one does the same with fewer "
+             "copies";
     }
     return "not offered: copies once more than what works in mapped memory";
   };

@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <numeric>
 #include <set>
+#include <tuple>
 
 #include "core/algo/check.h"
 #include "core/algo/nodes.h"
@@ -37,7 +39,9 @@ TEST(Nodes, EveryRailHasOneCarrierPerNodeEitherWay) {
   for (uint32_t node = 0; node < nodes.count(); ++node) {
     std::set<Rank> carried;
     for (uint32_t local = 0; local < nodes.size(node); ++local) {
-      for (Rank rank : nodes.carried_ranks(node, local)) EXPECT_TRUE(carried.insert(rank).second);
+      const std::vector<Rank> ranks = nodes.carried_ranks(node, local);
+      EXPECT_EQ(nodes.carried_count(node, local), ranks.size());
+      for (Rank rank : ranks) EXPECT_TRUE(carried.insert(rank).second);
       for (uint32_t rail = nodes.block_first(node, local);
            rail < nodes.block_first(node, local + 1); ++rail) {
         EXPECT_EQ(nodes.block_owner(node, rail), local);
@@ -83,6 +87,55 @@ TEST(Hierarchical, SpreadsWhatCrossesNodesEvenlyOverRanksOfEvenNodes) {
   const auto chunks = crossing(*find_algorithm(Collective::kBroadcast, "hierarchical"),
                                problem_on(Collective::kBroadcast, even));
   for (const auto& [rank, count] : chunks) EXPECT_LE(count, 2u);
+}
+
+// The messages of a rank, in order, and how many copies and reductions it makes.
+struct Moves {
+  std::vector<std::tuple<sched::OpCode, Rank, uint32_t>> messages;
+  size_t on_memory = 0;
+};
+Moves moves_of(const sched::Program& program) {
+  Moves moves;
+  for (const sched::Op& op : program.ops) {
+    if (op.code == sched::OpCode::kSend || op.code == sched::OpCode::kRecv) {
+      moves.messages.emplace_back(op.code, op.peer, op.count);
+    } else {
+      ++moves.on_memory;
+    }
+  }
+  return moves;
+}
+
+// Why the router does not offer both.
+TEST(Hierarchical, OfSingleRanksIsAnotherAlgorithmWithNoFewerCopies) {
+  size_t pairs = 0;
+  for (const Algorithm* algorithm : all_algorithms()) {
+    if (algorithm->of_single_ranks == nullptr) continue;
+    ++pairs;
+    EXPECT_GE(algorithm->of_single_ranks->lengths, algorithm->lengths);
+    for (const Rank n : {2u, 3u, 4u, 7u, 8u, 16u, 21u}) {
+      std::vector<uint32_t> nodes(n);
+      std::iota(nodes.begin(), nodes.end(), 0u);
+      Problem problem = problem_on(algorithm->collective, nodes);
+      problem.root = n / 3;
+      EXPECT_TRUE(are_single_ranks(problem));
+      EXPECT_EQ(algorithm->shape(problem).lane_count,
+                algorithm->of_single_ranks->shape(problem).lane_count);
+      const auto with_nodes = compile_all(*algorithm, problem);
+      const auto without = compile_all(*algorithm->of_single_ranks, problem);
+      for (Rank rank = 0; rank < n; ++rank) {
+        const Moves one = moves_of(with_nodes[rank]);
+        const Moves other = moves_of(without[rank]);
+        EXPECT_EQ(one.messages, other.messages)
+            << algorithm->name << " of " << name_of(algorithm->collective) << ", rank " << rank
+            << " of " << n;
+        EXPECT_GE(one.on_memory, other.on_memory);
+      }
+    }
+  }
+  EXPECT_EQ(pairs, 4u);
+  EXPECT_FALSE(are_single_ranks(problem_on(Collective::kAllReduce, kUneven)));
+  EXPECT_FALSE(are_single_ranks(problem_on(Collective::kAllReduce, {})));
 }
 
 TEST(Hierarchical, AllGatherBringsEachBlockIntoEachNodeOnce) {
