@@ -45,6 +45,12 @@ int current_device() {
   return it != nullptr && it->cuCtxGetDevice(&device) == kSuccess ? device : 0;
 }
 
+bool has_context() {
+  const Driver* it = driver_in_use();
+  Context context = nullptr;
+  return it != nullptr && it->cuCtxGetCurrent(&context) == kSuccess && context != nullptr;
+}
+
 int device_count_if_loaded() {
   const Driver* it = find_driver(Look::kInUse);
   int count = 0;

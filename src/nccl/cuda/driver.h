@@ -23,6 +23,8 @@ const Driver* driver_in_use();
 
 // The device of the calling thread's context; 0 without a context.
 int current_device();
+// Whether the calling thread has a context.
+bool has_context();
 
 // The number of devices where the process has loaded CUDA's driver or runtime, which is initialized
 // for this; 0 elsewhere, and where CUDA does not count them.

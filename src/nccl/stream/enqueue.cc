@@ -9,12 +9,14 @@
 #include "core/base/settings.h"
 #include "nccl/cuda/driver.h"
 #include "nccl/direct/direct_policy.h"
+#include "nccl/direct/stream_call.h"
 #include "nccl/host/buffers.h"
 #include "nccl/host/one_sided.h"
 #include "nccl/stream/proxy.h"
 #include "nccl/stream/proxy_task.h"
 #include "nccl/stream/runner.h"
 #include "nccl/stream/stream_commands.h"
+#include "nccl/stream/stream_watch.h"
 
 namespace weir::nccl {
 
@@ -155,13 +157,23 @@ Outcome common_capture(const Driver& driver, const char* function,
   return {};
 }
 
+// A collective that is work of the stream alone.
+struct StreamedCall {
+  std::unique_ptr<StreamCall> call;
+  std::shared_ptr<StreamWatch> watch;
+  CallWords words;
+};
+
 // The operations of one communicator.
 struct Part {
   std::shared_ptr<Comm> comm;
   std::vector<Operation> operations;
   std::shared_ptr<Proxy> proxy;
   std::shared_ptr<GraphTasks> graph_tasks;
-  std::shared_ptr<ProxyTask> task;
+  std::shared_ptr<ProxyTask> task;  // of those that the proxy runs; empty: there are none
+  size_t task_index = 0;            // in the commands
+  std::vector<StreamedCall> streamed;
+  size_t next_streamed = 0;
   bool begun = false;
 
   TaskChain& chain() const { return graph_tasks != nullptr ? graph_tasks->chain : proxy->chain(); }
@@ -180,6 +192,9 @@ struct Batch {
   std::unique_ptr<StreamCommands> commands;
   Outcome outcome;
 
+  bool takes_turns() const {
+    return outcome.ok() && commands != nullptr && commands->takes_turns();
+  }
   bool has(cuda::Stream stream) const {
     return std::find(streams.begin(), streams.end(), stream) != streams.end();
   }
@@ -237,18 +252,61 @@ Outcome check_one_sided(const Driver& driver, const std::vector<Operation>& oper
   return {};
 }
 
-// `alone`: nothing else waits for the stream.
-Outcome prepare(const Driver& driver, const Capture& capture, bool alone, Part& part) {
+void explain_first(Comm& comm, OperationKind kind) {
+  const auto event =
+      is_reduction(kind) ? DeviceState::Event::kReduced : DeviceState::Event::kCopied;
+  if (!comm.devices().note(event) || comm.rank() != 0) return;
+  explain(comm, is_reduction(kind) ? "device memory is reduced directly on the devices"
+                                   : "device memory is copied directly between the ranks");
+}
+
+// Nothing is enqueued yet.
+Outcome prepare_streamed(const Driver& driver, const Batch& batch,
+                         const std::vector<Operation>& operations, Part& part) {
+  if (operations.empty()) return {};
+  TaskChain& chain = part.chain();
+  if (chain.words == nullptr) {
+    Outcome outcome = get_staging(driver, operations[0].function, 1, 0, &chain.words);
+    if (!outcome.ok()) return outcome;
+  }
+  const std::shared_ptr<StreamMemory>& memory = part.comm->devices().stream_memory();
+  Mailbox& words = chain.words->mailboxes[0];
+  for (const Operation& it : operations) {
+    if (++chain.last_call == 0) ++chain.last_call;
+    StreamedCall made;
+    Outcome outcome = StreamCall::make(it, memory, batch.streams[0], chain.last_call, &words.ready,
+                                       &words.done, &made.call);
+    if (!outcome.ok()) return outcome;
+    made.words = words_of(it);
+    made.watch = std::make_shared<StreamWatch>(it, memory, chain.words, chain.last_call,
+                                               batch.capture.active);
+    part.streamed.push_back(std::move(made));
+    explain_first(*part.comm, it.kind);
+  }
+  return {};
+}
+
+Outcome prepare(const Driver& driver, const Batch& batch, Part& part) {
+  const Capture& capture = batch.capture;
   const char* function = part.operations[0].function;
   Outcome outcome = check_one_sided(driver, part.operations);
   if (!outcome.ok()) return outcome;
   for (Operation& it : part.operations) {
     if (capture.active) note_buffers(&it);
   }
-  part.task = plan_task(std::move(part.operations), alone, on_device, &driver);
-  if (part.task->copied_by_proxy) {
-    outcome = part.proxy->queue(driver, function, &part.task->queue);
-    if (!outcome.ok()) return outcome;
+  std::vector<Operation> streamed;
+  std::vector<Operation> others;
+  for (Operation& it : part.operations) {
+    (goes_by_stream(it) ? streamed : others).push_back(std::move(it));
+  }
+  if (!others.empty()) {
+    // Alone: nothing else waits for the stream.
+    const bool alone = batch.parts.size() == 1 && streamed.empty();
+    part.task = plan_task(std::move(others), alone, on_device, &driver);
+    if (part.task->copied_by_proxy) {
+      outcome = part.proxy->queue(driver, function, &part.task->queue);
+      if (!outcome.ok()) return outcome;
+    }
   }
   part.proxy->enqueue_begins(driver);
   part.begun = true;
@@ -259,7 +317,8 @@ Outcome prepare(const Driver& driver, const Capture& capture, bool alone, Part& 
       if (!outcome.ok()) return outcome;
     }
   }
-  return give_staging(driver, function, part.chain(), *part.task);
+  if (part.task != nullptr) outcome = give_staging(driver, function, part.chain(), *part.task);
+  return outcome.ok() ? prepare_streamed(driver, batch, streamed, part) : outcome;
 }
 
 // The leading stream waits for the others, and for earlier tasks. The first call to CUDA that
@@ -289,18 +348,37 @@ Outcome begin(const Driver& driver, Batch& batch) {
   Outcome outcome = common_capture(driver, batch.function, batch.streams, &batch.capture);
   for (Part& part : batch.parts) {
     if (!outcome.ok()) return outcome;
-    outcome = prepare(driver, batch.capture, batch.parts.size() == 1, part);
+    outcome = prepare(driver, batch, part);
   }
   if (outcome.ok()) outcome = join(driver, batch);
   if (!outcome.ok()) return outcome;
   std::vector<ProxyTask*> tasks;
-  for (const Part& part : batch.parts) {
+  for (Part& part : batch.parts) {
+    for (const StreamedCall& it : part.streamed) part.proxy->watch(it.watch, part.graph_tasks);
+    if (part.task == nullptr) continue;
     part.task->may_run = batch.may_run;
+    part.task_index = tasks.size();
     tasks.push_back(part.task.get());
     if (part.graph_tasks == nullptr) part.proxy->add(part.task);
   }
-  batch.commands = std::make_unique<StreamCommands>(driver, batch.streams[0], std::move(tasks));
+  if (!tasks.empty()) {
+    batch.commands = std::make_unique<StreamCommands>(driver, batch.streams[0], std::move(tasks));
+  }
   return {};
+}
+
+// One step of each part's next collective. `any`: there was one.
+Outcome enqueue_streamed(Batch& batch, bool* any) {
+  Outcome outcome;
+  for (Part& part : batch.parts) {
+    if (part.next_streamed == part.streamed.size() || !outcome.ok()) continue;
+    *any = true;
+    StreamedCall& it = part.streamed[part.next_streamed];
+    outcome = it.call->enqueue_step();
+    if (it.call->begun() && part.graph_tasks == nullptr) it.watch->note_begun(it.words);
+    if (it.call->done()) ++part.next_streamed;
+  }
+  return outcome;
 }
 
 // The callers' events, after the step with which the operations begin: no peer is waited for.
@@ -326,18 +404,34 @@ Outcome release_streams(const Driver& driver, const Batch& batch) {
   return {};
 }
 
+// Of collectives that are not enqueued to their end. True when a part of one is on the stream.
+bool drop_streamed(Part& part) {
+  bool begun = part.next_streamed > 0;
+  for (size_t i = part.next_streamed; i < part.streamed.size(); ++i) {
+    StreamedCall& it = part.streamed[i];
+    if (it.call->begun()) {
+      begun = true;
+      if (!it.call->abandon()) it.watch->lose();
+    } else {
+      part.proxy->drop(it.watch, part.graph_tasks);
+    }
+  }
+  return begun;
+}
+
 // Tells the proxies how often the streams will ring. `others_wait`: streams of other communicators
 // wait for operations of the same group.
 void end(const Driver& driver, Batch& batch, bool others_wait) {
-  for (size_t i = 0; i < batch.parts.size(); ++i) {
-    Part& part = batch.parts[i];
+  for (Part& part : batch.parts) {
     if (!batch.outcome.ok() && !batch.capture.active &&
         !part.proxy->fail_if_lost(driver, *part.comm, &batch.outcome) && others_wait) {
       part.comm->give_up(batch.outcome);
     }
     if (!part.begun) continue;
-    const size_t rings = batch.commands != nullptr ? batch.commands->rings(i) : 0;
-    if (!batch.outcome.ok() && rings > 0 && !batch.capture.active) {
+    const bool commanded = batch.commands != nullptr && part.task != nullptr;
+    const size_t rings = commanded ? batch.commands->rings(part.task_index) : 0;
+    const bool begun = !batch.outcome.ok() && drop_streamed(part);
+    if (!batch.outcome.ok() && (rings > 0 || begun) && !batch.capture.active) {
       // The stream will ring and wait, but the task will not be run. (A capture that has failed
       // drops what it holds.)
       part.comm->give_up(batch.outcome);
@@ -376,7 +470,14 @@ class Group {
     for (bool any = true; any;) {
       any = false;
       for (Batch& batch : batches_) {
-        if (batch.outcome.ok() && batch.commands->takes_turns()) any = step(batch) || any;
+        if (batch.takes_turns()) any = step(batch) || any;
+      }
+    }
+    // Steps of all ranks before the next ones of any: they wait only for what earlier ones set.
+    for (bool any = true; any;) {
+      any = false;
+      for (Batch& batch : batches_) {
+        run(batch, [&] { return enqueue_streamed(batch, &any); });
       }
     }
     for (Batch& batch : batches_) step(batch);
@@ -406,7 +507,7 @@ class Group {
   }
   // False when no step is left.
   bool step(Batch& batch) {
-    if (!batch.outcome.ok() || batch.commands->ended()) return false;
+    if (!batch.outcome.ok() || batch.commands == nullptr || batch.commands->ended()) return false;
     run(batch, [&] { return batch.commands->enqueue_step(); });
     return true;
   }
@@ -458,6 +559,33 @@ Outcome enqueue(std::vector<Operation> operations,
     if (first.ok()) first = batch.outcome;
   }
   return first;
+}
+
+Outcome use_own_stream(Operation* operation) {
+  StreamMemory& memory = *operation->comm->devices().stream_memory();
+  cuda::Stream stream = nullptr;
+  Outcome outcome = memory.own_stream(operation->function, &stream);
+  if (!outcome.ok()) return outcome;
+  operation->stream = static_cast<cudaStream_t>(stream);
+  operation->context = memory.context();
+  operation->in_stream_order = true;
+  return {};
+}
+
+Outcome wait_for_own_stream(const char* function, Comm& comm) {
+  StreamMemory& memory = *comm.devices().stream_memory();
+  cuda::Stream stream = nullptr;
+  Outcome outcome = memory.own_stream(function, &stream);
+  if (!outcome.ok()) return outcome;
+  const cuda::Driver& driver = memory.driver();
+  const cuda::ContextScope scope(driver, nullptr, memory.context());
+  const cuda::Result result = driver.cuStreamSynchronize(stream);
+  if (result != cuda::kSuccess) {
+    return cuda::failed(driver, function, "cuStreamSynchronize", result);
+  }
+  const ncclResult_t error = comm.async_error();
+  if (error == ncclSuccess || error == ncclInProgress) return {};
+  return {error, comm.last_error()};
 }
 
 uint64_t wanted_chunk_bytes() {
