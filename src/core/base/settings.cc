@@ -153,8 +153,8 @@ constexpr SettingInfo kTable[] = {
      "from device to device; the ranks agree on the least."},
     {"WEIR_DIRECT", Kind::kChoice, "auto", "auto|0|1",
      "Operations of libnccl.so.2 between devices of one machine do not pass through host memory: "
-     "with Weir's stand-in for CUDA only (a real driver may hang, see nccl_streams.md), never, or "
-     "always; every rank must allow it."},
+     "collectives, and messages with Weir's stand-in for CUDA only (with a real driver they may "
+     "hang, see nccl_streams.md); none; or all; every rank must allow it."},
     {"WEIR_SLICE_BYTES", Kind::kBytes, "0", "0..1GiB",
      "Bytes of a pipeline step; 0: chosen by the size of the operation."},
     {"WEIR_SPIN_US", Kind::kInteger, "-1", "-1..1000000",

@@ -35,9 +35,7 @@ bool goes_direct(const Operation& operation) {
 bool goes_by_stream(const Operation& operation) {
   const StreamMemory* memory = operation.comm->devices().stream_memory().get();
   if (memory == nullptr || operation.count == 0 || operation.options.need_sibling()) return false;
-  if (is_copy(operation.kind)) return true;
-  // A factor may lie in memory of the device, which is known to its rank only.
-  return is_reduction(operation.kind) && memory->reduces() && !operation.factor.has_value();
+  return is_copy(operation.kind) || (is_reduction(operation.kind) && memory->reduces());
 }
 
 DirectChoice direct_choice_here() {

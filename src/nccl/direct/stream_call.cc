@@ -135,6 +135,7 @@ Outcome StreamCall::prepare(const Operation& operation) {
     divisor_ = 1;
     is_scaled_ = true;
     std::memcpy(factor_, operation.factor->value, sizeof factor_);
+    factor_memory_ = static_cast<const char*>(operation.factor->device_scalar);
   }
   writes_recv_ = reinterpret_cast<uintptr_t>(recv_) % element_bytes_ == 0 &&
                  is_of_this_context(driver_, recv_);
@@ -143,7 +144,11 @@ Outcome StreamCall::prepare(const Operation& operation) {
 
 Outcome StreamCall::enqueue_step() {
   if (!outcome_.ok() || next_ == step_count()) return outcome_;
-  if (next_ == 0) add(cuda::kWriteValue32, started_, number_);
+  if (next_ == 0) {
+    add(cuda::kWriteValue32, started_, number_);
+    // When the stream has come to the call.
+    if (factor_memory_ != nullptr) copy(memory_->factor_room(), factor_memory_, element_bytes_);
+  }
   program_.step(next_, &ops_);
   for (const StreamOp& op : ops_) {
     if (op.kind == StreamOp::Kind::kWait) {
@@ -214,9 +219,14 @@ void StreamCall::scale(char* data, uint64_t count) {
   kernels::ReduceArguments arguments;
   arguments.count = count;
   arguments.source_count = arguments.destination_count = 1;
-  arguments.scaled = 1;
   arguments.sources[0] = arguments.destinations[0] = data;
-  std::memcpy(&arguments.scales[0], factor_, sizeof factor_);
+  if (factor_memory_ != nullptr) {
+    arguments.scaled = kernels::kScaledByMemory;
+    arguments.scales[0] = reinterpret_cast<uintptr_t>(memory_->factor_room());
+  } else {
+    arguments.scaled = kernels::kScaled;
+    std::memcpy(&arguments.scales[0], factor_, sizeof factor_);
+  }
   launch(&arguments);
 }
 

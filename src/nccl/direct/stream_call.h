@@ -77,6 +77,7 @@ class StreamCall {
   uint32_t divisor_ = 1;
   bool is_scaled_ = false;
   unsigned char factor_[8] = {};
+  const char* factor_memory_ = nullptr;  // where it lies instead
   bool writes_recv_ = false;  // kernels may store into the receive buffer
   size_t next_ = 0;
   bool begun_ = false;

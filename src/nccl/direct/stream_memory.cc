@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -26,7 +27,9 @@ struct Entry {
   uint32_t ok;       // 1: it can take part so far
   uint32_t reduces;  // 1: it has kernels
   uint64_t slot_bytes;
-  uint64_t context;  // in its process
+  uint64_t context;      // in its process
+  uint32_t connections;  // hardware queues of its device; 0: without an end
+  DirectChoice choice;
   ProcessNumber process;
   comm::StreamFlagsKey key;  // of rank 0's flags
   DeviceRange scratch;
@@ -105,6 +108,39 @@ uint64_t slot_bytes_wanted(Rank rank_count) {
   return std::max(slot, StreamProgram::slot_bytes_min(rank_count));
 }
 
+// The hardware queues that the streams of a device share in this process.
+uint32_t connections(const cuda::Driver& driver) {
+  constexpr uint32_t kByDefault = 8;
+  if (driver.is_stand_in) return 0;
+  const char* text = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  const int count = text != nullptr ? std::atoi(text) : 0;
+  return count > 0 ? static_cast<uint32_t>(count) : kByDefault;
+}
+
+// Of the ranks of one process that share a device, one of those that have the fewest queues each.
+struct Sharing {
+  size_t ranks = 0;  // 0: nobody shares one
+  Rank rank = 0;
+  uint32_t connections = 0;
+  bool demanded = false;
+
+  bool is_too_much() const { return demanded && connections < ranks; }
+};
+
+Sharing find_sharing(const std::vector<Entry>& all) {
+  Sharing found;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    const auto shares = [&](const Entry& other) {
+      return other.process == all[rank].process && other.context == all[rank].context;
+    };
+    const auto ranks = static_cast<size_t>(std::count_if(all.begin(), all.end(), shares));
+    if (ranks < 2 || all[rank].connections == 0 || ranks <= found.ranks) continue;
+    found = {ranks, static_cast<Rank>(rank), all[rank].connections,
+             all[rank].choice == DirectChoice::kOn};
+  }
+  return found;
+}
+
 constexpr int64_t kFetchMs = 10000;
 
 }  // namespace
@@ -143,8 +179,8 @@ bool StreamMemory::prepare(Comm& comm, uint64_t scratch_bytes, std::string* reas
   return true;
 }
 
-Outcome StreamMemory::make(const char* function, Comm& comm, std::shared_ptr<StreamMemory>* made,
-                           std::string* reason) {
+Outcome StreamMemory::make(const char* function, Comm& comm, DirectChoice choice,
+                           std::shared_ptr<StreamMemory>* made, std::string* reason) {
   const auto n = static_cast<Rank>(comm.rank_count());
   const auto me = static_cast<Rank>(comm.rank());
   const cuda::Driver* driver = cuda::driver_in_use();
@@ -152,8 +188,11 @@ Outcome StreamMemory::make(const char* function, Comm& comm, std::shared_ptr<Str
   it->rank_ = me;
   Entry mine{};
   mine.slot_bytes = slot_bytes_wanted(n);
-  const uint64_t scratch_bytes = (StreamProgram::kSlots + 1) * mine.slot_bytes;
+  const uint64_t scratch_bytes =
+      (StreamProgram::kSlots + 1) * mine.slot_bytes + StreamProgram::kAlign;
   mine.process = this_process();
+  mine.connections = connections(*driver);
+  mine.choice = choice;
   bool ok = it->prepare(comm, scratch_bytes, reason);
   int descriptor = -1;
   if (ok && me == 0) {
@@ -185,6 +224,22 @@ Outcome StreamMemory::make(const char* function, Comm& comm, std::shared_ptr<Str
     if (one.ok != 1) ok = false;
     if (one.reduces != 1) it->reduces_ = false;
     it->slot_bytes_ = std::min(it->slot_bytes_, one.slot_bytes);
+  }
+  if (const Sharing sharing = find_sharing(all); ok && sharing.ranks > 0) {
+    const std::string what = fmt::format(
+        "{} ranks, of which rank {} is one, share a process, a device and its {} hardware queues, "
+        "in which the wait of one may stand before the work of another; give each a process or a "
+        "device of its own{}",
+        sharing.ranks, sharing.rank, sharing.connections,
+        sharing.is_too_much() ? ", or set CUDA_DEVICE_MAX_CONNECTIONS to at least their number"
+                              : ", or set WEIR_DIRECT=1");
+    if (sharing.is_too_much()) {
+      return invalid_usage(fmt::format("{}, rank {} of {}: {}", function, me, n, what));
+    }
+    if (!sharing.demanded) {
+      ok = false;
+      if (me == sharing.rank) *reason = what;
+    }
   }
   if (ok) {
     const cuda::ContextScope scope(*driver, nullptr, it->context_);

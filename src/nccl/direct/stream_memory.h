@@ -20,6 +20,7 @@
 #include "nccl/base/outcome.h"
 #include "nccl/comm/comm.h"
 #include "nccl/cuda/driver.h"
+#include "nccl/direct/direct_choice.h"
 #include "nccl/direct/reduce_kernels.h"
 
 namespace weir::nccl {
@@ -28,8 +29,13 @@ class StreamMemory {
  public:
   // Collective. *made stays empty on all ranks where one of them cannot take part; on that rank
   // *reason says why. The same where only reductions are impossible (`reduces`).
-  static Outcome make(const char* function, Comm& comm, std::shared_ptr<StreamMemory>* made,
-                      std::string* reason);
+  //
+  // Ranks of one process that share a device share its hardware queues, where one rank's wait may
+  // stand before what another rank must do. With fewer queues than such ranks all ranks get an
+  // error, if WEIR_DIRECT=1 demands it; else (kCollectives) *made stays empty wherever ranks share a
+  // device so.
+  static Outcome make(const char* function, Comm& comm, DirectChoice choice,
+                      std::shared_ptr<StreamMemory>* made, std::string* reason);
   ~StreamMemory();
   StreamMemory(const StreamMemory&) = delete;
   StreamMemory& operator=(const StreamMemory&) = delete;
@@ -45,6 +51,8 @@ class StreamMemory {
   char* scratch(Rank rank) const { return scratch_[rank]; }
   // This rank's own, of the size of a slot, behind its slots: for what no peer reads.
   char* own_room() const { return scratch_[rank_] + comm::StreamProgram::kSlots * slot_bytes_; }
+  // And behind that, for one element.
+  char* factor_room() const { return own_room() + slot_bytes_; }
   cuda::DevicePointer flag(uint32_t index) const { return flags_base_ + flags_->offset_of(index); }
   comm::StreamFlags& flags() const { return *flags_; }
 

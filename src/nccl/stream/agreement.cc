@@ -49,12 +49,19 @@ Outcome make_answers(const char* function, Comm& comm) {
 // Rank 0 explains once why device memory goes through host memory, and by whose choice.
 void explain_choices(const Comm& comm, const std::vector<MemoryEntry>& all) {
   if (comm.rank() != 0) return;
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    const DirectChoice choice = all[rank].direct;
-    if (choice == DirectChoice::kOn || choice == DirectChoice::kNoCuda) continue;
-    explain(comm, fmt::format("device memory is copied through host memory: rank {}: {}", rank,
-                              reason_of(choice)));
-    return;
+  for (const bool collectives : {true, false}) {
+    for (size_t rank = 0; rank < all.size(); ++rank) {
+      const DirectChoice choice = all[rank].direct;
+      if (choice == DirectChoice::kOn || choice == DirectChoice::kNoCuda ||
+          allows_collectives(choice) == collectives) {
+        continue;
+      }
+      explain(comm, fmt::format("{} copied through host memory: rank {}: {}",
+                                collectives ? "device memory is"
+                                            : "messages on device memory are",
+                                rank, reason_of(choice)));
+      return;
+    }
   }
 }
 
@@ -86,8 +93,8 @@ Outcome agree_on_devices(const char* function, Comm& comm) {
     if (it.chunk_bytes != 0 && (least == 0 || it.chunk_bytes < least)) least = it.chunk_bytes;
     const bool here = it.process == all[0].process;
     one_process = one_process && here;
-    messages = messages && it.passes == 0;
-    direct = direct && it.direct == DirectChoice::kOn &&
+    messages = messages && it.passes == 0 && it.direct == DirectChoice::kOn;
+    direct = direct && allows_collectives(it.direct) &&
              (here || (it.host != 0 && it.host == all[0].host));
   }
   comm.devices().agree({least, one_process});
@@ -96,7 +103,7 @@ Outcome agree_on_devices(const char* function, Comm& comm) {
   Outcome outcome = messages ? make_answers(function, comm) : Outcome();
   std::shared_ptr<StreamMemory> memory;
   std::string reason;
-  if (outcome.ok()) outcome = StreamMemory::make(function, comm, &memory, &reason);
+  if (outcome.ok()) outcome = StreamMemory::make(function, comm, choice, &memory, &reason);
   if (!outcome.ok()) return outcome;
   if (memory == nullptr && !reason.empty()) {
     explain(comm, fmt::format("collectives on device memory go through host memory: rank {}: {}",

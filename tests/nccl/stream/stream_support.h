@@ -317,10 +317,10 @@ class LaunchEvent {
   cuda::Event event_ = nullptr;
 };
 
-// Whether collectives are work of the streams alone, with which some tests are run again.
+// Whether collectives are work of the streams alone; some tests are run again without.
 inline bool goes_directly() {
   const char* direct = std::getenv("WEIR_DIRECT");
-  return direct != nullptr && std::string_view(direct) == "1";
+  return direct == nullptr || std::string_view(direct) != "0";
 }
 
 inline ncclResult_t async_error(ncclComm_t comm) {
