@@ -78,7 +78,7 @@ class StreamCall {
   bool is_scaled_ = false;
   unsigned char factor_[8] = {};
   const char* factor_memory_ = nullptr;  // where it lies instead
-  bool writes_recv_ = false;  // kernels may store into the receive buffer
+  bool writes_recv_ = false;             // kernels may store into the receive buffer
   size_t next_ = 0;
   bool begun_ = false;
   std::vector<comm::StreamOp> ops_;

@@ -289,10 +289,10 @@ Outcome StreamMemory::make(const char* function, Comm& comm, DirectChoice choice
 StreamMemory::~StreamMemory() {
   const bool spoiled = spoiled_.load(std::memory_order_acquire);
   if (entered_ && !spoiled) flags_->leave();
-  if (own_stream_ != nullptr) {
-    const cuda::ContextScope scope(driver_, nullptr, context_);
+  for (const auto& [context, stream] : own_streams_) {
+    const cuda::ContextScope scope(driver_, nullptr, context);
     const cuda::RelaxedCapture relaxed(driver_);
-    (void)driver_.cuStreamDestroy_v2(own_stream_);
+    (void)driver_.cuStreamDestroy_v2(stream);
   }
   if (own_scratch_ == nullptr) return;
   try {
@@ -342,14 +342,18 @@ const ReduceKernels* StreamMemory::kernels(std::string* reason) {
 }
 
 Outcome StreamMemory::own_stream(const char* function, cuda::Stream* stream) {
+  cuda::Context context = nullptr;
+  (void)driver_.cuCtxGetCurrent(&context);
   std::lock_guard lock(lock_);
-  if (own_stream_ == nullptr) {
-    const cuda::ContextScope scope(driver_, nullptr, context_);
-    const cuda::RelaxedCapture relaxed(driver_);
-    const cuda::Result result = driver_.cuStreamCreate(&own_stream_, cuda::kStreamNonBlocking);
-    if (result != cuda::kSuccess) return cuda::failed(driver_, function, "cuStreamCreate", result);
+  for (const auto& [known, made] : own_streams_) {
+    if (known != context) continue;
+    *stream = made;
+    return {};
   }
-  *stream = own_stream_;
+  const cuda::RelaxedCapture relaxed(driver_);
+  const cuda::Result result = driver_.cuStreamCreate(stream, cuda::kStreamNonBlocking);
+  if (result != cuda::kSuccess) return cuda::failed(driver_, function, "cuStreamCreate", result);
+  own_streams_.emplace_back(context, *stream);
   return {};
 }
 

@@ -60,7 +60,8 @@ class StreamMemory {
   // that is given access now. nullptr: it cannot be, and `reason` says why.
   const ReduceKernels* kernels(std::string* reason);
 
-  // The stream for calls without one, on the communicator's device; made at the first call.
+  // A stream of the library's own in the current context, for calls without one and for those that
+  // must not share one; made at the first call.
   Outcome own_stream(const char* function, cuda::Stream* stream);
 
   // Numbers the collectives of this rank that are not captured, from 1 on.
@@ -93,7 +94,7 @@ class StreamMemory {
   std::atomic<uint64_t> call_count_{0};
   std::atomic<bool> spoiled_{false};
   std::mutex lock_;
-  cuda::Stream own_stream_ = nullptr;
+  std::vector<std::pair<cuda::Context, cuda::Stream>> own_streams_;
   std::vector<std::pair<cuda::Context, const ReduceKernels*>> kernels_;
 };
 

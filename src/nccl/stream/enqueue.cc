@@ -174,6 +174,8 @@ struct Part {
   size_t task_index = 0;            // in the commands
   std::vector<StreamedCall> streamed;
   size_t next_streamed = 0;
+  cuda::Stream stream = nullptr;  // of those; the leading one, or one that is forked from it
+  bool forked = false;
   bool begun = false;
 
   TaskChain& chain() const { return graph_tasks != nullptr ? graph_tasks->chain : proxy->chain(); }
@@ -270,11 +272,20 @@ Outcome prepare_streamed(const Driver& driver, const Batch& batch,
     if (!outcome.ok()) return outcome;
   }
   const std::shared_ptr<StreamMemory>& memory = part.comm->devices().stream_memory();
+  // A peer may have the collectives of different communicators in another order.
+  part.forked = std::any_of(batch.parts.begin(), batch.parts.end(), [&](const Part& other) {
+    return &other != &part && !other.streamed.empty();
+  });
+  part.stream = batch.streams[0];
+  if (part.forked) {
+    Outcome outcome = memory->own_stream(operations[0].function, &part.stream);
+    if (!outcome.ok()) return outcome;
+  }
   Mailbox& words = chain.words->mailboxes[0];
   for (const Operation& it : operations) {
     if (++chain.last_call == 0) ++chain.last_call;
     StreamedCall made;
-    Outcome outcome = StreamCall::make(it, memory, batch.streams[0], chain.last_call, &words.ready,
+    Outcome outcome = StreamCall::make(it, memory, part.stream, chain.last_call, &words.ready,
                                        &words.done, &made.call);
     if (!outcome.ok()) return outcome;
     made.words = words_of(it);
@@ -367,18 +378,37 @@ Outcome begin(const Driver& driver, Batch& batch) {
   return {};
 }
 
-// One step of each part's next collective. `any`: there was one.
+// What is enqueued on `later` from now on comes after what `earlier` holds.
+Outcome follow(const Driver& driver, const Batch& batch, cuda::Stream later, cuda::Stream earlier) {
+  StreamEvent reached;
+  Outcome outcome = record(driver, batch.function, earlier, &reached);
+  return outcome.ok() ? wait(driver, batch.function, later, reached) : outcome;
+}
+
+// One step of the next collective. `any`: there was one.
 Outcome enqueue_streamed(Batch& batch, bool* any) {
-  Outcome outcome;
   for (Part& part : batch.parts) {
-    if (part.next_streamed == part.streamed.size() || !outcome.ok()) continue;
+    if (part.next_streamed == part.streamed.size()) continue;
     *any = true;
     StreamedCall& it = part.streamed[part.next_streamed];
-    outcome = it.call->enqueue_step();
+    Outcome outcome = it.call->enqueue_step();
     if (it.call->begun() && part.graph_tasks == nullptr) it.watch->note_begun(it.words);
     if (it.call->done()) ++part.next_streamed;
+    return outcome;
   }
-  return outcome;
+  return {};
+}
+
+// Before the first collective, or after the last one.
+Outcome fork_or_join(const Driver& driver, const Batch& batch, bool forks) {
+  const cuda::Stream lead = batch.streams[0];
+  for (const Part& part : batch.parts) {
+    if (!part.forked) continue;
+    Outcome outcome =
+        forks ? follow(driver, batch, part.stream, lead) : follow(driver, batch, lead, part.stream);
+    if (!outcome.ok()) return outcome;
+  }
+  return {};
 }
 
 // The callers' events, after the step with which the operations begin: no peer is waited for.
@@ -473,12 +503,18 @@ class Group {
         if (batch.takes_turns()) any = step(batch) || any;
       }
     }
+    for (Batch& batch : batches_) {
+      run(batch, [&] { return fork_or_join(driver_, batch, true); });
+    }
     // Steps of all ranks before the next ones of any: they wait only for what earlier ones set.
     for (bool any = true; any;) {
       any = false;
       for (Batch& batch : batches_) {
         run(batch, [&] { return enqueue_streamed(batch, &any); });
       }
+    }
+    for (Batch& batch : batches_) {
+      run(batch, [&] { return fork_or_join(driver_, batch, false); });
     }
     for (Batch& batch : batches_) step(batch);
     bool any_waits = false;
@@ -563,6 +599,7 @@ Outcome enqueue(std::vector<Operation> operations,
 
 Outcome use_own_stream(Operation* operation) {
   StreamMemory& memory = *operation->comm->devices().stream_memory();
+  const cuda::ContextScope scope(memory.driver(), nullptr, memory.context());
   cuda::Stream stream = nullptr;
   Outcome outcome = memory.own_stream(operation->function, &stream);
   if (!outcome.ok()) return outcome;
@@ -574,11 +611,11 @@ Outcome use_own_stream(Operation* operation) {
 
 Outcome wait_for_own_stream(const char* function, Comm& comm) {
   StreamMemory& memory = *comm.devices().stream_memory();
+  const cuda::Driver& driver = memory.driver();
+  const cuda::ContextScope scope(driver, nullptr, memory.context());
   cuda::Stream stream = nullptr;
   Outcome outcome = memory.own_stream(function, &stream);
   if (!outcome.ok()) return outcome;
-  const cuda::Driver& driver = memory.driver();
-  const cuda::ContextScope scope(driver, nullptr, memory.context());
   const cuda::Result result = driver.cuStreamSynchronize(stream);
   if (result != cuda::kSuccess) {
     return cuda::failed(driver, function, "cuStreamSynchronize", result);
