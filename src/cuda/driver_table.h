@@ -65,7 +65,7 @@ struct Driver {
   // The same for operations between devices that are work of the program's stream alone.
   bool can_stream() const {
     return has(cuMemAlloc_v2, cuMemHostRegister_v2, cuMemHostGetDevicePointer_v2,
-               cuDevicePrimaryCtxRetain, cuStreamSynchronize);
+               cuDevicePrimaryCtxRetain, cuStreamSynchronize, cuLaunchHostFunc);
   }
   // The same for records of a graph.
   bool can_capture() const {

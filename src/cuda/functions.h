@@ -212,7 +212,7 @@
     (CUstream stream, CUevent event, unsigned int flags)) \
   X(cuStreamAddCallback, cuStreamAddCallback, 5000, Programs, \
     (CUstream stream, CUstreamCallback callback, void* data, unsigned int flags)) \
-  X(cuLaunchHostFunc, cuLaunchHostFunc, 10000, Programs, \
+  X(cuLaunchHostFunc, cuLaunchHostFunc, 10000, Weir, \
     (CUstream stream, CUhostFn function, void* data)) \
   X(cuStreamBeginCapture, cuStreamBeginCapture_v2, 10010, Programs, \
     (CUstream stream, CUstreamCaptureMode mode)) \

@@ -79,5 +79,8 @@ class RelaxedCapture {
 
 // Whether only the device can access it; the host can access managed, pinned and plain host memory.
 bool only_on_device(const Driver& driver, const void* pointer);
+// Whether CUDA knows nothing of it: plain memory of the host, for whose copies a stream's call may
+// wait.
+bool is_unknown(const Driver& driver, const void* pointer);
 
 }  // namespace weir::cuda

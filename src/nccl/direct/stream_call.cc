@@ -8,6 +8,7 @@
 #include "core/engine/call.h"
 #include "cuda/kernels/reduce_layout.h"
 #include "nccl/api/translate.h"
+#include "nccl/host/slices.h"
 
 namespace weir::nccl {
 
@@ -113,11 +114,30 @@ StreamCall::StreamCall(const Operation& operation, std::shared_ptr<StreamMemory>
 
 Outcome StreamCall::make(const Operation& operation, const std::shared_ptr<StreamMemory>& memory,
                          cuda::Stream stream, uint32_t number, uint32_t* started, uint32_t* ended,
-                         std::unique_ptr<StreamCall>* made) {
+                         std::shared_ptr<Staging>* pinned, std::unique_ptr<StreamCall>* made) {
   std::unique_ptr<StreamCall> it(new StreamCall(operation, memory, stream, number, started, ended));
   Outcome outcome = it->prepare(operation);
+  if (outcome.ok()) outcome = it->prepare_host_copies(operation, pinned);
   if (outcome.ok()) *made = std::move(it);
   return outcome;
+}
+
+Outcome StreamCall::prepare_host_copies(const Operation& operation,
+                                        std::shared_ptr<Staging>* pinned) {
+  const Cut whole = cut(operation, 0);
+  sends_plain_ = whole.send_blocks > 0 && cuda::is_unknown(driver_, send_);
+  receives_plain_ = whole.recv_blocks > 0 && cuda::is_unknown(driver_, recv_);
+  if (!sends_plain_ && !receives_plain_ &&
+      (factor_memory_ == nullptr || !cuda::is_unknown(driver_, factor_memory_))) {
+    return {};
+  }
+  if (*pinned == nullptr) {
+    Outcome outcome = get_staging(driver_, function_, 1, memory_->slot_bytes(), pinned);
+    if (!outcome.ok()) return outcome;
+  }
+  host_copies_ = std::make_shared<HostCopies>();
+  host_copies_->pinned = *pinned;
+  return {};
 }
 
 Outcome StreamCall::prepare(const Operation& operation) {
@@ -142,12 +162,20 @@ Outcome StreamCall::prepare(const Operation& operation) {
   return {};
 }
 
+void StreamCall::wait_for(uint32_t* word) {
+  add(cuda::kWaitValue32, address(word), 1);
+  add(cuda::kWriteValue32, address(word), 0);
+}
+
 Outcome StreamCall::enqueue_step() {
   if (!outcome_.ok() || next_ == step_count()) return outcome_;
   if (next_ == 0) {
     add(cuda::kWriteValue32, started_, number_);
     // When the stream has come to the call.
-    if (factor_memory_ != nullptr) copy(memory_->factor_room(), factor_memory_, element_bytes_);
+    if (factor_memory_ != nullptr) {
+      copy(memory_->factor_room(), false, factor_memory_, cuda::is_unknown(driver_, factor_memory_),
+           element_bytes_);
+    }
   }
   program_.step(next_, &ops_);
   for (const StreamOp& op : ops_) {
@@ -156,7 +184,8 @@ Outcome StreamCall::enqueue_step() {
     } else if (op.kind == StreamOp::Kind::kSet) {
       add(cuda::kWriteValue32, memory_->flag(op.flag), op.value);
     } else if (op.kind == StreamOp::Kind::kCopy) {
-      copy(at(op.to), at(op.from), op.bytes);
+      copy(at(op.to), op.to.memory == StreamBuffer::kRecv && receives_plain_, at(op.from),
+           op.from.memory == StreamBuffer::kSend && sends_plain_, op.bytes);
       if (op.contributes && is_scaled_) scale(at(op.to), op.count);
     } else {
       reduce(op);
@@ -208,10 +237,34 @@ void StreamCall::flush() {
   entries_.clear();
 }
 
-void StreamCall::copy(char* to, const char* from, uint64_t bytes) {
+void StreamCall::copy(char* to, bool to_plain, const char* from, bool from_plain, uint64_t bytes) {
   flush();
   if (bytes == 0 || to == from || !outcome_.ok()) return;
-  hold("cuMemcpyAsync", driver_.cuMemcpyAsync(address(to), address(from), bytes, stream_));
+  if (to_plain && from_plain) {
+    copy_on_host(to, from, bytes);
+    return;
+  }
+  char* const pinned = to_plain || from_plain ? host_copies_->pinned->bytes : nullptr;
+  if (from_plain) {
+    copy_on_host(pinned, from, bytes);
+    from = pinned;
+  }
+  if (!outcome_.ok()) return;
+  hold("cuMemcpyAsync",
+       driver_.cuMemcpyAsync(address(to_plain ? pinned : to), address(from), bytes, stream_));
+  if (to_plain) copy_on_host(to, pinned, bytes);
+}
+
+void StreamCall::copy_on_host(void* to, const void* from, uint64_t bytes) {
+  if (!outcome_.ok()) return;
+  host_copies_->all.push_back({to, from, bytes});
+  hold("cuLaunchHostFunc", driver_.cuLaunchHostFunc(
+                               stream_,
+                               [](void* argument) {
+                                 const auto& it = *static_cast<HostCopies::Copy*>(argument);
+                                 std::memcpy(it.to, it.from, it.bytes);
+                               },
+                               &host_copies_->all.back()));
 }
 
 // In place: the product is rounded to the type before it is folded.
@@ -248,7 +301,9 @@ void StreamCall::reduce(const StreamOp& op) {
   if (op.keeps || !stores_here) arguments.destinations[count++] = other;
   arguments.destination_count = count;
   launch(&arguments);
-  if (op.stores && !writes_recv_) copy(at(op.to), other, op.count * element_bytes_);
+  if (op.stores && !writes_recv_) {
+    copy(at(op.to), receives_plain_, other, false, op.count * element_bytes_);
+  }
 }
 
 void StreamCall::launch(kernels::ReduceArguments* arguments) {

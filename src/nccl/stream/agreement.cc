@@ -57,8 +57,7 @@ void explain_choices(const Comm& comm, const std::vector<MemoryEntry>& all) {
         continue;
       }
       explain(comm, fmt::format("{} copied through host memory: rank {}: {}",
-                                collectives ? "device memory is"
-                                            : "messages on device memory are",
+                                collectives ? "device memory is" : "messages on device memory are",
                                 rank, reason_of(choice)));
       return;
     }

@@ -268,7 +268,7 @@ Outcome prepare_streamed(const Driver& driver, const Batch& batch,
   if (operations.empty()) return {};
   TaskChain& chain = part.chain();
   if (chain.words == nullptr) {
-    Outcome outcome = get_staging(driver, operations[0].function, 1, 0, &chain.words);
+    Outcome outcome = get_staging(driver, operations[0].function, 2, 0, &chain.words);
     if (!outcome.ok()) return outcome;
   }
   const std::shared_ptr<StreamMemory>& memory = part.comm->devices().stream_memory();
@@ -286,11 +286,16 @@ Outcome prepare_streamed(const Driver& driver, const Batch& batch,
     if (++chain.last_call == 0) ++chain.last_call;
     StreamedCall made;
     Outcome outcome = StreamCall::make(it, memory, part.stream, chain.last_call, &words.ready,
-                                       &words.done, &made.call);
+                                       &words.done, &chain.pinned, &made.call);
     if (!outcome.ok()) return outcome;
     made.words = words_of(it);
     made.watch = std::make_shared<StreamWatch>(it, memory, chain.words, chain.last_call,
                                                batch.capture.active);
+    made.watch->keep(made.call->host_copies());
+    if (batch.may_run != nullptr && part.streamed.empty() && !batch.capture.active) {
+      made.watch->hold(batch.may_run);
+      made.call->wait_for(&chain.words->mailboxes[1].done);
+    }
     part.streamed.push_back(std::move(made));
     explain_first(*part.comm, it.kind);
   }

@@ -200,7 +200,7 @@ bool Proxy::idle() {
 
 bool Proxy::has_only_held_tasks() const {
   return std::all_of(watches_.begin(), watches_.end(),
-                     [](const auto& it) { return it->ended(); }) &&
+                     [](const auto& it) { return it->held() || it->ended(); }) &&
          std::all_of(tasks_.begin(), tasks_.end(), [](const auto& it) { return it->held(); });
 }
 

@@ -53,11 +53,24 @@ class StreamEvent {
 
 // What tasks that follow each other have in common.
 struct TaskChain {
+  TaskChain() = default;
+  ~TaskChain() {
+    // So that they may be used again; not where a stream may still write to them.
+    if (words == nullptr || words->mailboxes[0].rung() != last_ended()) return;
+    words->mailboxes[0] = words->mailboxes[1] = {};
+  }
+  TaskChain(const TaskChain&) = delete;
+  TaskChain& operator=(const TaskChain&) = delete;
+  uint32_t last_ended() const {
+    return std::atomic_ref(words->mailboxes[0].done).load(std::memory_order_acquire);
+  }
+
   std::shared_ptr<Staging> staging;
   uint32_t last_number = 0;
   std::shared_ptr<StreamEvent> last;  // the end of the latest task
   std::shared_ptr<Staging> words;     // of calls that are work of the stream alone
   uint32_t last_call = 0;             // the number of the latest
+  std::shared_ptr<Staging> pinned;    // for their plain memory of the host
 };
 
 // Tasks in one graph.

@@ -63,6 +63,10 @@ void StreamWatch::note_begun(const CallWords& words) {
 }
 
 void StreamWatch::look() {
+  if (may_run_ != nullptr && !let_go_ && !held()) {
+    words_->mailboxes[1].answer();
+    let_go_ = true;
+  }
   if (!running()) {
     seen_ = false;
     return;

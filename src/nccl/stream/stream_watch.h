@@ -26,6 +26,14 @@ class StreamWatch {
   StreamWatch(const Operation& operation, std::shared_ptr<StreamMemory> memory,
               std::shared_ptr<Staging> words, uint32_t number, bool in_graph);
 
+  // The stream waits, before the call, until `may_run`: by the word `done` of the second mailbox,
+  // which it clears. Before the call is enqueued.
+  void hold(std::shared_ptr<const std::atomic<bool>> may_run) { may_run_ = std::move(may_run); }
+  bool held() const { return may_run_ != nullptr && !may_run_->load(std::memory_order_acquire); }
+
+  // Stays as long as this object.
+  void keep(std::shared_ptr<HostCopies> copies) { copies_ = std::move(copies); }
+
   // A part of the call, which is in no graph, is on the stream: tells the peers. By the thread that
   // enqueues; may be repeated.
   void note_begun(const CallWords& words);
@@ -64,6 +72,9 @@ class StreamWatch {
   Clock::time_point since_;  // nothing has moved
   Clock::time_point next_check_;
   std::atomic<bool> lost_{false};
+  std::shared_ptr<const std::atomic<bool>> may_run_;  // empty: it is not held
+  bool let_go_ = false;
+  std::shared_ptr<HostCopies> copies_;
 };
 
 }  // namespace weir::nccl

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <string>
 
 #include "nccl/strict_cuda/world.h"
@@ -244,6 +245,18 @@ STRICT_CUDA_API cuMemFreeHost(void* memory) {
   return kSuccess;
 }
 
+namespace {
+
+bool is_pinned(const World& it, uintptr_t address) {
+  for (const auto* all : {&it.pinned, &it.registered}) {
+    auto at = all->upper_bound(address);
+    if (at != all->begin() && address < std::prev(at)->first + std::prev(at)->second) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 STRICT_CUDA_API cuPointerGetAttributes(unsigned count, int* attributes, void** data,
                                        DevicePointer pointer) {
   World& it = world();
@@ -253,7 +266,10 @@ STRICT_CUDA_API cuPointerGetAttributes(unsigned count, int* attributes, void** d
   const bool device = memory != nullptr;
   for (unsigned i = 0; i < count; ++i) {
     if (attributes[i] == kAttributeMemoryType) {
-      *static_cast<unsigned*>(data[i]) = device ? kMemoryDevice : 0;
+      *static_cast<unsigned*>(data[i]) = device ? kMemoryDevice
+                                         : is_pinned(it, static_cast<uintptr_t>(pointer))
+                                             ? kMemoryHost
+                                             : 0;
     } else if (attributes[i] == kAttributeIsManaged) {
       *static_cast<int*>(data[i]) = 0;
     } else if (attributes[i] == kAttributeContext && device) {
