@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What of a process's operations goes directly from device to device, decided by WEIR_DIRECT and its
-// CUDA driver. Stateless; thread-safe.
+// What of a process's operations goes directly from device to device, decided by WEIR_DIRECT and
+// its CUDA driver. Stateless; thread-safe.
 #pragma once
 
 #include <cstdint>

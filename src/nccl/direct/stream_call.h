@@ -35,8 +35,8 @@ struct CallWords {
 };
 CallWords words_of(const Operation& operation);
 
-// What the functions of a call use. It must stay until the stream has passed the call; in a graph, as
-// long as that may be launched.
+// What the functions of a call use. It must stay until the stream has passed the call; in a graph,
+// as long as that may be launched.
 struct HostCopies {
   struct Copy {
     void* to;

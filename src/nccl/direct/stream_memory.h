@@ -32,8 +32,8 @@ class StreamMemory {
   //
   // Ranks of one process that share a device share its hardware queues, where one rank's wait may
   // stand before what another rank must do. With fewer queues than such ranks all ranks get an
-  // error, if WEIR_DIRECT=1 demands it; else (kCollectives) *made stays empty wherever ranks share a
-  // device so.
+  // error, if WEIR_DIRECT=1 demands it; else (kCollectives) *made stays empty wherever ranks share
+  // a device so.
   static Outcome make(const char* function, Comm& comm, DirectChoice choice,
                       std::shared_ptr<StreamMemory>* made, std::string* reason);
   ~StreamMemory();

@@ -11,7 +11,6 @@
 
 #include "core/base/per_process.h"
 #include "nccl/base/background.h"
-#include "nccl/direct/reduce_kernels.h"
 #include "nccl/stream/pause.h"
 #include "nccl/stream/runner.h"
 
@@ -85,9 +84,6 @@ Outcome Proxy::queue(const cuda::Driver& driver, const char* function,
       return {};
     }
   }
-  // Loaded now, since loading may wait for a stream that waits for this call.
-  std::string ignored;
-  (void)reduce_kernels(driver, &ignored);
   Outcome outcome = DeviceQueue::make(driver, function, queue);
   if (outcome.ok()) queues_.push_back(*queue);
   return outcome;

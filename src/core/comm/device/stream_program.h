@@ -77,8 +77,8 @@ class StreamProgram {
   // Slots, and parts within them, begin at multiples of this.
   static constexpr uint64_t kAlign = 256;
 
-  // The flags of a communicator: a pair for each writer, reader, slot and phase. The `full` ones are
-  // even and 0 at first, the `empty` ones are odd and 1 at first.
+  // The flags of a communicator: a pair for each writer, reader, slot and phase. The `full` ones
+  // are even and 0 at first, the `empty` ones are odd and 1 at first.
   static uint32_t flag_count(Rank rank_count);
   static uint32_t full_flag(Rank rank_count, uint32_t phase, uint32_t slot, Rank writer,
                             Rank reader) {
