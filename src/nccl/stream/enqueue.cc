@@ -162,12 +162,14 @@ struct StreamedCall {
   std::unique_ptr<StreamCall> call;
   std::shared_ptr<StreamWatch> watch;
   CallWords words;
+  size_t position = 0;  // among the operations of the group
 };
 
 // The operations of one communicator.
 struct Part {
   std::shared_ptr<Comm> comm;
   std::vector<Operation> operations;
+  std::vector<size_t> positions;  // of those in the group
   std::shared_ptr<Proxy> proxy;
   std::shared_ptr<GraphTasks> graph_tasks;
   std::shared_ptr<ProxyTask> task;  // of those that the proxy runs; empty: there are none
@@ -212,6 +214,7 @@ struct Batch {
 
 std::vector<Batch> batches_of(std::vector<Operation> operations) {
   std::vector<Batch> all;
+  size_t position = 0;
   for (Operation& operation : operations) {
     auto mine = std::find_if(all.begin(), all.end(),
                              [&](const Batch& it) { return it.parts[0].comm == operation.comm; });
@@ -223,6 +226,7 @@ std::vector<Batch> batches_of(std::vector<Operation> operations) {
     if (operation.context != nullptr) mine->context = operation.context;
     if (operation.launch_event != nullptr) mine->launch_events.push_back(operation.launch_event);
     mine->parts[0].operations.push_back(std::move(operation));
+    mine->parts[0].positions.push_back(position++);
   }
   for (size_t i = 0; i < all.size(); ++i) {
     for (size_t k = i + 1; k < all.size();) {
@@ -264,7 +268,8 @@ void explain_first(Comm& comm, OperationKind kind) {
 
 // Nothing is enqueued yet.
 Outcome prepare_streamed(const Driver& driver, const Batch& batch,
-                         const std::vector<Operation>& operations, Part& part) {
+                         const std::vector<Operation>& operations,
+                         const std::vector<size_t>& positions, Part& part) {
   if (operations.empty()) return {};
   TaskChain& chain = part.chain();
   if (chain.words == nullptr) {
@@ -289,6 +294,7 @@ Outcome prepare_streamed(const Driver& driver, const Batch& batch,
                                        &words.done, &chain.pinned, &made.call);
     if (!outcome.ok()) return outcome;
     made.words = words_of(it);
+    made.position = positions[part.streamed.size()];
     made.watch = std::make_shared<StreamWatch>(it, memory, chain.words, chain.last_call,
                                                batch.capture.active);
     made.watch->keep(made.call->host_copies());
@@ -312,7 +318,10 @@ Outcome prepare(const Driver& driver, const Batch& batch, Part& part) {
   }
   std::vector<Operation> streamed;
   std::vector<Operation> others;
-  for (Operation& it : part.operations) {
+  std::vector<size_t> positions;
+  for (size_t i = 0; i < part.operations.size(); ++i) {
+    Operation& it = part.operations[i];
+    if (goes_by_stream(it)) positions.push_back(part.positions[i]);
     (goes_by_stream(it) ? streamed : others).push_back(std::move(it));
   }
   if (!others.empty()) {
@@ -334,7 +343,7 @@ Outcome prepare(const Driver& driver, const Batch& batch, Part& part) {
     }
   }
   if (part.task != nullptr) outcome = give_staging(driver, function, part.chain(), *part.task);
-  return outcome.ok() ? prepare_streamed(driver, batch, streamed, part) : outcome;
+  return outcome.ok() ? prepare_streamed(driver, batch, streamed, positions, part) : outcome;
 }
 
 // The leading stream waits for the others, and for earlier tasks. The first call to CUDA that
@@ -390,18 +399,24 @@ Outcome follow(const Driver& driver, const Batch& batch, cuda::Stream later, cud
   return outcome.ok() ? wait(driver, batch.function, later, reached) : outcome;
 }
 
-// One step of the next collective. `any`: there was one.
+// One step of the next collective, in the order of the calls: where streams share a queue, that is
+// the order in which peers may have them in separate calls. `any`: there was one.
 Outcome enqueue_streamed(Batch& batch, bool* any) {
+  Part* next = nullptr;
   for (Part& part : batch.parts) {
     if (part.next_streamed == part.streamed.size()) continue;
-    *any = true;
-    StreamedCall& it = part.streamed[part.next_streamed];
-    Outcome outcome = it.call->enqueue_step();
-    if (it.call->begun() && part.graph_tasks == nullptr) it.watch->note_begun(it.words);
-    if (it.call->done()) ++part.next_streamed;
-    return outcome;
+    if (next == nullptr ||
+        part.streamed[part.next_streamed].position < next->streamed[next->next_streamed].position) {
+      next = &part;
+    }
   }
-  return {};
+  if (next == nullptr) return {};
+  *any = true;
+  StreamedCall& it = next->streamed[next->next_streamed];
+  Outcome outcome = it.call->enqueue_step();
+  if (it.call->begun() && next->graph_tasks == nullptr) it.watch->note_begun(it.words);
+  if (it.call->done()) ++next->next_streamed;
+  return outcome;
 }
 
 // Before the first collective, or after the last one.
