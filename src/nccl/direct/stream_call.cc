@@ -8,6 +8,7 @@
 #include "core/engine/call.h"
 #include "cuda/kernels/reduce_layout.h"
 #include "nccl/api/translate.h"
+#include "nccl/host/buffers.h"
 #include "nccl/host/slices.h"
 
 namespace weir::nccl {
@@ -162,6 +163,27 @@ Outcome StreamCall::prepare(const Operation& operation) {
   return {};
 }
 
+void StreamCall::check_first(const Operation& operation) {
+  if (host_copies_ == nullptr) host_copies_ = std::make_shared<HostCopies>();
+  host_copies_->checked = operation;
+}
+
+void StreamCall::enqueue_check() {
+  if (host_copies_ == nullptr || !host_copies_->checked.has_value()) return;
+  flush();
+  if (!outcome_.ok()) return;
+  hold("cuLaunchHostFunc", driver_.cuLaunchHostFunc(
+                               stream_,
+                               [](void* argument) {
+                                 const Operation& it = *static_cast<HostCopies*>(argument)->checked;
+                                 Outcome outcome = check_buffers(it);
+                                 if (outcome.ok()) return;
+                                 outcome.text += " when the stream came to the call";
+                                 it.comm->give_up(outcome);
+                               },
+                               host_copies_.get()));
+}
+
 void StreamCall::wait_for(uint32_t* word) {
   add(cuda::kWaitValue32, address(word), 1);
   add(cuda::kWriteValue32, address(word), 0);
@@ -170,6 +192,7 @@ void StreamCall::wait_for(uint32_t* word) {
 Outcome StreamCall::enqueue_step() {
   if (!outcome_.ok() || next_ == step_count()) return outcome_;
   if (next_ == 0) {
+    enqueue_check();
     add(cuda::kWriteValue32, started_, number_);
     // When the stream has come to the call.
     if (factor_memory_ != nullptr) {

@@ -15,6 +15,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,7 @@ struct HostCopies {
   };
   std::deque<Copy> all;
   std::shared_ptr<Staging> pinned;  // with room for one slot
+  std::optional<Operation> checked;
 };
 
 class StreamCall {
@@ -57,6 +59,9 @@ class StreamCall {
   // nullptr: there are none.
   const std::shared_ptr<HostCopies>& host_copies() const { return host_copies_; }
 
+  // Before the first step, of a captured call on the stand-in: when the stream comes to the call, a
+  // buffer that has been freed since fails the communicator.
+  void check_first(const Operation& operation);
   // Before the first step: the stream waits until the word is 1, and clears it.
   void wait_for(uint32_t* word);
 
@@ -76,6 +81,7 @@ class StreamCall {
   Outcome prepare(const Operation& operation);
   Outcome prepare_host_copies(const Operation& operation, std::shared_ptr<Staging>* pinned);
   void copy_on_host(void* to, const void* from, uint64_t bytes);
+  void enqueue_check();
 
   char* at(const comm::StreamPlace& place) const;
   void add(uint32_t operation, cuda::DevicePointer flag, uint32_t value);

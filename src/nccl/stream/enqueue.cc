@@ -297,6 +297,7 @@ Outcome prepare_streamed(const Driver& driver, const Batch& batch,
     made.position = positions[part.streamed.size()];
     made.watch = std::make_shared<StreamWatch>(it, memory, chain.words, chain.last_call,
                                                batch.capture.active);
+    if (batch.capture.active && driver.is_stand_in) made.call->check_first(it);
     made.watch->keep(made.call->host_copies());
     if (batch.may_run != nullptr && part.streamed.empty() && !batch.capture.active) {
       made.watch->hold(batch.may_run);
