@@ -64,15 +64,8 @@ namespace weir {
 weir_result_t device_message(bool sends, weir_comm_t comm, void* buffer, size_t count,
                              weir_datatype_t type, int peer, int device, weir_request_t* request);
 
-// The small exchanges of an operation from device to device. Texts about them name that operation;
-// on ranks that call anything else at their place, they are a mismatch.
-// As weir_all_gather of bytes.
-weir_result_t gather_for_direct(weir_comm_t comm, const void* send, void* recv, size_t bytes,
-                                weir_request_t* request);
-// As weir_all_reduce of one value with WEIR_MIN; also the barrier at the end.
-weir_result_t least_for_direct(weir_comm_t comm, const uint32_t* send, uint32_t* recv,
-                               weir_request_t* request);
-// As weir_send or weir_recv of bytes, for a message of `message_bytes`.
+// A small exchange of a message from device to device, of `message_bytes`: as weir_send or
+// weir_recv of bytes. Texts about it name that message.
 weir_result_t message_for_direct(bool sends, weir_comm_t comm, void* buffer, size_t bytes, int peer,
                                  size_t message_bytes, weir_request_t* request);
 

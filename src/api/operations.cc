@@ -279,37 +279,14 @@ weir_result_t weir::device_message(bool sends, weir_comm_t comm, void* buffer, s
   });
 }
 
-namespace {
-weir_result_t gather_bytes(weir_comm_t comm, const void* send, void* recv, size_t bytes,
-                           weir_request_t* request, weir::engine::Purpose purpose) {
+weir_result_t weir::gather_for_setup(weir_comm_t comm, const void* send, void* recv, size_t bytes) {
   return guarded([&] {
     WEIR_CHECK_COMM(comm, "all_gather");
     const size_t n = comm->comm->rank_count();
-    return collective({"all_gather", comm, send, recv, bytes, WEIR_UINT8, request, purpose},
-                      Collective::kAllGather, n, 0, nullptr,
-                      [n](size_t one) { return Sides{.send_bytes = one, .recv_bytes = n * one}; });
-  });
-}
-}  // namespace
-
-weir_result_t weir::gather_for_direct(weir_comm_t comm, const void* send, void* recv, size_t bytes,
-                                      weir_request_t* request) {
-  return gather_bytes(comm, send, recv, bytes, request, engine::Purpose::kDirect);
-}
-
-weir_result_t weir::gather_for_setup(weir_comm_t comm, const void* send, void* recv, size_t bytes) {
-  return gather_bytes(comm, send, recv, bytes, nullptr, engine::Purpose::kSetup);
-}
-
-weir_result_t weir::least_for_direct(weir_comm_t comm, const uint32_t* send, uint32_t* recv,
-                                     weir_request_t* request) {
-  return guarded([&] {
-    WEIR_CHECK_COMM(comm, "all_reduce");
-    const weir_redop_t op = WEIR_MIN;
     return collective(
-        {"all_reduce", comm, send, recv, 1, WEIR_UINT32, request, engine::Purpose::kDirect},
-        Collective::kAllReduce, 1, 0, &op,
-        [](size_t one) { return Sides{.send_bytes = one, .recv_bytes = one}; });
+        {"all_gather", comm, send, recv, bytes, WEIR_UINT8, nullptr, weir::engine::Purpose::kSetup},
+        Collective::kAllGather, n, 0, nullptr,
+        [n](size_t one) { return Sides{.send_bytes = one, .recv_bytes = n * one}; });
   });
 }
 

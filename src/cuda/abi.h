@@ -41,6 +41,7 @@ inline constexpr int kAttributeRangeBytes = 12;
 inline constexpr int kAttributeAllowedHandles = 14;
 inline constexpr int kAttributePool = 17;
 // CUmemorytype
+inline constexpr unsigned kMemoryHost = 1;
 inline constexpr unsigned kMemoryDevice = 2;
 // cuMemHostAlloc
 inline constexpr unsigned kHostPortable = 0x1;

@@ -62,6 +62,11 @@ struct Driver {
   bool can_launch() const {
     return has(cuCtxEnablePeerAccess, cuModuleLoadData, cuModuleGetFunction, cuLaunchKernel);
   }
+  // The same for operations between devices that are work of the program's stream alone.
+  bool can_stream() const {
+    return has(cuMemAlloc_v2, cuMemHostRegister_v2, cuMemHostGetDevicePointer_v2,
+               cuDevicePrimaryCtxRetain, cuStreamSynchronize, cuLaunchHostFunc);
+  }
   // The same for records of a graph.
   bool can_capture() const {
     return cuUserObjectCreate != nullptr && cuUserObjectRelease != nullptr &&

@@ -74,10 +74,10 @@
   X(cuMemHostAlloc, cuMemHostAlloc, 2020, Weir, \
     (void** address, size_t bytes, unsigned int flags)) \
   X(cuMemFreeHost, cuMemFreeHost, 2000, Weir, (void* address)) \
-  X(cuMemHostRegister, cuMemHostRegister_v2, 4000, Programs, \
+  X(cuMemHostRegister, cuMemHostRegister_v2, 4000, Weir, \
     (void* address, size_t bytes, unsigned int flags)) \
   X(cuMemHostUnregister, cuMemHostUnregister, 4000, Programs, (void* address)) \
-  X(cuMemHostGetDevicePointer, cuMemHostGetDevicePointer_v2, 3020, Programs, \
+  X(cuMemHostGetDevicePointer, cuMemHostGetDevicePointer_v2, 3020, Weir, \
     (CUdeviceptr* device, void* host, unsigned int flags)) \
   X(cuMemHostGetFlags, cuMemHostGetFlags, 2030, Programs, (unsigned int* flags, void* host)) \
   X(cuMemAllocAsync, cuMemAllocAsync, 11020, Weir, \
@@ -212,7 +212,7 @@
     (CUstream stream, CUevent event, unsigned int flags)) \
   X(cuStreamAddCallback, cuStreamAddCallback, 5000, Programs, \
     (CUstream stream, CUstreamCallback callback, void* data, unsigned int flags)) \
-  X(cuLaunchHostFunc, cuLaunchHostFunc, 10000, Programs, \
+  X(cuLaunchHostFunc, cuLaunchHostFunc, 10000, Weir, \
     (CUstream stream, CUhostFn function, void* data)) \
   X(cuStreamBeginCapture, cuStreamBeginCapture_v2, 10010, Programs, \
     (CUstream stream, CUstreamCaptureMode mode)) \

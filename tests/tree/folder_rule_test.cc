@@ -53,8 +53,10 @@ const std::vector<Rule>& rules() {
         "core/comm/start/job_secret.h",       // NCCL_COMM_ID
         "core/comm/start/resolve.h",          // NCCL_COMM_ID
         "core/comm/communicator.h",           // one-sided operations in the recorder
+        "core/comm/device/stream_flags.h",    // collectives that are work of streams alone
+        "core/comm/device/stream_program.h",  // the same
         "core/comm/record/recorder.h",        // calls to the real NCCL in the recorder
-        "core/engine/call.h",                 // the same
+        "core/engine/call.h",                 // calls in the recorder, and beside streams
         "core/engine/control.h",              // the same
         "core/plugin/module_folder.h",        // which transports NCCL_NET may name
         "core/plugin/registry.h",             // which transport an option may name

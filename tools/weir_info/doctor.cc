@@ -227,12 +227,18 @@ const char* remedy_of_transport(const std::string& name) {
 Check judge_direct(const InstalledDriver& driver, const std::string& direct) {
   const char* subject = "device to device";
   const nccl::DirectChoice choice = nccl::direct_choice(direct, driver.stand_in);
+  if (choice == nccl::DirectChoice::kCollectives) {
+    return {Verdict::kGood, subject,
+            "collectives directly on one machine; messages through host memory: " +
+                nccl::reason_of(choice),
+            ""};
+  }
   if (choice != nccl::DirectChoice::kOn) {
     return {Verdict::kGood, subject, "through host memory: " + nccl::reason_of(choice), ""};
   }
   if (driver.stand_in) return {Verdict::kGood, subject, "directly on one machine", ""};
   return {Verdict::kNote, subject, "directly on one machine: WEIR_DIRECT=1",
-          "with a real driver an operation can hang when the program launches a kernel for the "
+          "with a real driver a message can hang when the program launches a kernel for the "
           "first time, or many ahead: unset WEIR_DIRECT"};
 }
 

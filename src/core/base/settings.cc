@@ -148,10 +148,13 @@ constexpr SettingInfo kTable[] = {
      "Operations of libnccl.so.2 on device memory move in pieces of so many bytes, which are "
      "copied "
      "while others are on the way; the ranks agree on the least."},
+    {"WEIR_SCRATCH_BYTES", Kind::kBytes, "12MiB", "64KiB..1GiB",
+     "Scratch on the device of each rank of a communicator of libnccl.so.2 whose collectives go "
+     "from device to device; the ranks agree on the least."},
     {"WEIR_DIRECT", Kind::kChoice, "auto", "auto|0|1",
      "Operations of libnccl.so.2 between devices of one machine do not pass through host memory: "
-     "with Weir's stand-in for CUDA only (a real driver may hang, see nccl_streams.md), never, or "
-     "always; every rank must allow it."},
+     "collectives, and messages with Weir's stand-in for CUDA only (with a real driver they may "
+     "hang, see nccl_streams.md); none; or all; every rank must allow it."},
     {"WEIR_SLICE_BYTES", Kind::kBytes, "0", "0..1GiB",
      "Bytes of a pipeline step; 0: chosen by the size of the operation."},
     {"WEIR_SPIN_US", Kind::kInteger, "-1", "-1..1000000",
@@ -227,6 +230,7 @@ const Binding kBindings[] = {
     {"WEIR_HUGE_PAGES", &Settings::huge_pages},
     {"WEIR_STAGING_BYTES", &Settings::staging_bytes},
     {"WEIR_NCCL_CHUNK_BYTES", &Settings::nccl_chunk_bytes},
+    {"WEIR_SCRATCH_BYTES", &Settings::scratch_bytes},
     {"WEIR_DIRECT", &Settings::direct},
     {"WEIR_SLICE_BYTES", &Settings::slice_bytes},
     {"WEIR_SPIN_US", &Settings::spin_us},

@@ -50,6 +50,7 @@ struct Settings {
   bool huge_pages;             // WEIR_HUGE_PAGES
   int64_t staging_bytes;       // WEIR_STAGING_BYTES: staging memory per rank and communicator
   int64_t nccl_chunk_bytes;    // WEIR_NCCL_CHUNK_BYTES: piece of device memory between copies
+  int64_t scratch_bytes;       // WEIR_SCRATCH_BYTES: on a device, for each communicator
   std::string direct;          // WEIR_DIRECT: auto, 0 or 1; from device to device in libnccl.so.2
   int64_t slice_bytes;         // WEIR_SLICE_BYTES: 0 = chosen by size
   int64_t spin_us;             // WEIR_SPIN_US: spin before sleeping; -1 = by cores and ranks

@@ -143,6 +143,11 @@ class Communicator {
   // Set if this communicator carries the one-sided operations of another one; else nullptr.
   OneSidedService* one_sided_service() { return operations_.one_sided_service(); }
 
+  // ---- Descriptors, between ranks of a host (control::Network); with several ranks only.
+  Status offer_descriptor(const control::Network::Key& key, int fd);
+  void withdraw_descriptor(const control::Network::Key& key);
+  Result<int> fetch_descriptor(Rank peer, const control::Network::Key& key, int64_t timeout_ms);
+
   // ---- Health.
   void abort();
   // The same, but this rank and its peers are told that the communicator was revoked.

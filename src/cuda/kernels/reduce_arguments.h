@@ -16,6 +16,9 @@ inline constexpr uint32_t kBlocksMax = 512;
 // The bytes that a thread reads of each source at once, where all buffers allow it.
 inline constexpr uint32_t kVectorBytes = 16;
 
+inline constexpr uint32_t kScaled = 1;
+inline constexpr uint32_t kScaledByMemory = 2;
+
 enum class ReduceFold : uint32_t { kSum = 0, kProd = 1, kMax = 2, kMin = 3 };
 
 // destinations[d][i] = fold(sources[0][i], sources[1][i], …) for i below `count` and all d. A
@@ -26,8 +29,8 @@ struct ReduceArguments {
   uint32_t destination_count = 0;  // 1 to kRanksMax
   ReduceFold fold = ReduceFold::kSum;
   uint32_t divisor = 1;  // divides the fold; integers truncate towards zero
-  // 1: source s is multiplied by scales[s] first, one element of the type in its first bytes, and
-  // the product is rounded to the type.
+  // kScaled: source s is multiplied by scales[s] first, one element of the type in its first bytes,
+  // and the product is rounded to the type; kScaledByMemory: by the element at that address.
   uint32_t scaled = 0;
   uint32_t zero = 0;
   uint64_t head_count = 0;  // elements before the first whole vector; `count`: there are no vectors

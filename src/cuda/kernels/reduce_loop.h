@@ -55,7 +55,11 @@ struct Reduction {
     if constexpr (kFold == ReduceFold::kSum) {
       if (a.scaled != 0) {
         Stored scale;
-        memcpy(&scale, &a.scales[source], sizeof scale);
+        if (a.scaled == kScaledByMemory) {
+          scale = *reinterpret_cast<const Stored*>(static_cast<uintptr_t>(a.scales[source]));
+        } else {
+          memcpy(&scale, &a.scales[source], sizeof scale);
+        }
         return Element::widen(Element::narrow(Element::multiply(wide, Element::widen(scale))));
       }
     }

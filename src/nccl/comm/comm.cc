@@ -12,6 +12,7 @@
 #include "core/base/per_process.h"
 #include "nccl/api/translate.h"
 #include "nccl/base/read_word.h"
+#include "nccl/cuda/driver.h"
 #include "nccl/real/backend.h"
 
 namespace weir::nccl {
@@ -31,7 +32,13 @@ void ignore(weir_result_t) {}
 }  // namespace
 
 Comm::Comm(Config config, int rank, int rank_count, int device)
-    : config_(std::move(config)), device_(device), rank_(rank), rank_count_(rank_count) {}
+    : config_(std::move(config)),
+      device_(device),
+      chose_device_(device != 0 || cuda::has_context()),
+      rank_(rank),
+      rank_count_(rank_count) {}
+
+int Comm::device_for_child() const { return chose_device_ ? device_ : cuda::current_device(); }
 
 Comm::~Comm() {
   if (ncclComm_t real = release_real(); real != nullptr) (void)backend().real->CommAbort(real);

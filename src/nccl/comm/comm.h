@@ -103,6 +103,9 @@ class Comm {
   int rank() const { return rank_.load(std::memory_order_relaxed); }
   int rank_count() const { return rank_count_.load(std::memory_order_relaxed); }
   int device() const { return device_; }
+  // For communicators that are made from this one: its device or, if it was made by a thread that
+  // had chosen none, that of the calling thread.
+  int device_for_child() const;
   const Config& config() const { return config_; }
 
   // Whether calls may be made: the communicator is made, healthy and not finalized, and has nothing
@@ -207,6 +210,7 @@ class Comm {
   const MakingProcess maker_;
   const Config config_;
   const int device_;
+  const bool chose_device_;  // it is not number 0 for lack of another one
   std::atomic<int> rank_;
   std::atomic<int> rank_count_;
   std::atomic<weir_comm_t> weir_{nullptr};

@@ -6,37 +6,37 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <unordered_set>
+#include <utility>
 
 #include "weir/weir.h"
 
 namespace weir::nccl {
+
+class StreamMemory;
 
 class DeviceState {
  public:
   // ---- Agreed, the same on all ranks ----
   struct Agreed {
     uint64_t chunk_bytes = 0;     // size of the slices of large operations; 0: not cut
-    bool direct = false;          // ranks try to use each other's memory
-    bool reduces = false;         // also for reductions
     bool in_one_process = false;  // all ranks are
   };
   // Before the communicator is used.
   void agree(const Agreed& agreed) {
     chunk_bytes_ = agreed.chunk_bytes;
-    copies_ = agreed.direct;
-    reduces_ = agreed.direct && agreed.reduces;
     in_one_process_ = agreed.in_one_process;
   }
   uint64_t chunk_bytes() const { return chunk_bytes_.load(std::memory_order_relaxed); }
   bool in_one_process() const { return in_one_process_.load(std::memory_order_relaxed); }
-  // Whether collectives that only copy, and reductions, are tried directly. All ranks give up after
-  // the same operation.
-  bool copies() const { return copies_.load(std::memory_order_relaxed); }
-  bool reduces() const { return reduces_.load(std::memory_order_relaxed); }
-  void give_up_copies() { copies_ = false; }
-  void give_up_reductions() { reduces_ = false; }
+  // What collectives need to be work of their streams alone; empty: they are staged. Set while the
+  // communicator is made.
+  const std::shared_ptr<StreamMemory>& stream_memory() const { return stream_memory_; }
+  void set_stream_memory(std::shared_ptr<StreamMemory> memory) {
+    stream_memory_ = std::move(memory);
+  }
   // The communicator for answers to direct messages, which Comm owns; nullptr: messages are not
   // tried directly.
   weir_comm_t answers() const { return answers_.load(std::memory_order_acquire); }
@@ -53,7 +53,7 @@ class DeviceState {
   }
   // Each is explained once per communicator.
   enum class Event : uint32_t {
-    kCopied = 1,       // a collective has gone directly
+    kCopied = 1,       // a collective has been work of its stream alone
     kReduced = 2,      // a reduction has
     kSent = 4,         // a message has
     kNotShared = 8,    // a message could not: CUDA does not share its buffer
@@ -67,8 +67,7 @@ class DeviceState {
 
  private:
   std::atomic<uint64_t> chunk_bytes_{0};
-  std::atomic<bool> copies_{false};
-  std::atomic<bool> reduces_{false};
+  std::shared_ptr<StreamMemory> stream_memory_;
   std::atomic<bool> in_one_process_{false};
   std::atomic<weir_comm_t> answers_{nullptr};
   std::atomic<uint32_t> noted_{0};

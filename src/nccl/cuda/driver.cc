@@ -45,6 +45,12 @@ int current_device() {
   return it != nullptr && it->cuCtxGetDevice(&device) == kSuccess ? device : 0;
 }
 
+bool has_context() {
+  const Driver* it = driver_in_use();
+  Context context = nullptr;
+  return it != nullptr && it->cuCtxGetCurrent(&context) == kSuccess && context != nullptr;
+}
+
 int device_count_if_loaded() {
   const Driver* it = find_driver(Look::kInUse);
   int count = 0;
@@ -112,15 +118,31 @@ RelaxedCapture::~RelaxedCapture() {
   if (exchanged_) (void)driver_.cuThreadExchangeStreamCaptureMode(&mode_);
 }
 
+namespace {
+
+// False: CUDA does not tell.
+bool kind_of(const Driver& driver, const void* pointer, unsigned* type, int* managed) {
+  int attributes[] = {kAttributeMemoryType, kAttributeIsManaged};
+  void* data[] = {type, managed};
+  const auto address = static_cast<DevicePointer>(reinterpret_cast<uintptr_t>(pointer));
+  return pointer != nullptr &&
+         driver.cuPointerGetAttributes(2, attributes, data, address) == kSuccess;
+}
+
+}  // namespace
+
 bool only_on_device(const Driver& driver, const void* pointer) {
-  if (pointer == nullptr) return false;
   unsigned type = 0;
   int managed = 0;
-  int attributes[] = {kAttributeMemoryType, kAttributeIsManaged};
-  void* data[] = {&type, &managed};
-  const auto address = static_cast<DevicePointer>(reinterpret_cast<uintptr_t>(pointer));
-  if (driver.cuPointerGetAttributes(2, attributes, data, address) != kSuccess) return false;
-  return type == kMemoryDevice && managed == 0;
+  return kind_of(driver, pointer, &type, &managed) && type == kMemoryDevice && managed == 0;
+}
+
+bool is_unknown(const Driver& driver, const void* pointer) {
+  unsigned type = 0;
+  int managed = 0;
+  if (pointer == nullptr) return false;
+  const bool told = kind_of(driver, pointer, &type, &managed);
+  return !told || (type != kMemoryDevice && type != kMemoryHost && managed == 0);
 }
 
 }  // namespace weir::cuda

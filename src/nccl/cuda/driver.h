@@ -23,6 +23,8 @@ const Driver* driver_in_use();
 
 // The device of the calling thread's context; 0 without a context.
 int current_device();
+// Whether the calling thread has a context.
+bool has_context();
 
 // The number of devices where the process has loaded CUDA's driver or runtime, which is initialized
 // for this; 0 elsewhere, and where CUDA does not count them.
@@ -77,5 +79,8 @@ class RelaxedCapture {
 
 // Whether only the device can access it; the host can access managed, pinned and plain host memory.
 bool only_on_device(const Driver& driver, const void* pointer);
+// Whether CUDA knows nothing of it: plain memory of the host, for whose copies a stream's call may
+// wait.
+bool is_unknown(const Driver& driver, const void* pointer);
 
 }  // namespace weir::cuda

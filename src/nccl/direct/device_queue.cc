@@ -59,16 +59,6 @@ Outcome DeviceQueue::copy(const char* function, void* to, size_t to_stride, cons
   return {};
 }
 
-Outcome DeviceQueue::launch(const char* function, cuda::Function kernel,
-                            const kernels::ReduceArguments& arguments, unsigned blocks) {
-  if (failed_ != cuda::kSuccess) return failure(function);
-  void* all[] = {const_cast<kernels::ReduceArguments*>(&arguments)};
-  const cuda::Result result = driver_.cuLaunchKernel(kernel, blocks, 1, 1, kernels::kBlockThreads,
-                                                     1, 1, 0, stream_, all, nullptr);
-  if (result == cuda::kSuccess) return {};
-  return cuda::failed(driver_, function, "cuLaunchKernel", result);
-}
-
 Outcome DeviceQueue::failure(const char* function) const {
   if (failed_ == cuda::kSuccess) return {};
   return cuda::failed(driver_, function, "cuStreamQuery", failed_);

@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <memory>
 
-#include "cuda/kernels/reduce_arguments.h"
 #include "nccl/base/outcome.h"
 #include "nccl/cuda/driver.h"
 #include "nccl/cuda/staging.h"
@@ -33,9 +32,6 @@ class DeviceQueue {
   // `blocks` rows of `bytes`, at distances of their own on both sides.
   Outcome copy(const char* function, void* to, size_t to_stride, const void* from,
                size_t from_stride, size_t blocks, size_t bytes);
-  // A kernel of ReduceArguments, on so many blocks (kernels/reduce_arguments.h).
-  Outcome launch(const char* function, cuda::Function kernel,
-                 const kernels::ReduceArguments& arguments, unsigned blocks);
   // Marks the end of what was enqueued so far. If that fails, the latest mark counts as passed when
   // the stream is empty.
   Outcome mark(const char* function);

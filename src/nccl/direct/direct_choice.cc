@@ -5,7 +5,7 @@ namespace weir::nccl {
 
 DirectChoice direct_choice(const std::string& requested, bool stand_in) {
   if (requested == "0") return DirectChoice::kTurnedOff;
-  return requested == "1" || stand_in ? DirectChoice::kOn : DirectChoice::kRealDriver;
+  return requested == "1" || stand_in ? DirectChoice::kOn : DirectChoice::kCollectives;
 }
 
 std::string reason_of(DirectChoice choice) {
@@ -18,8 +18,8 @@ std::string reason_of(DirectChoice choice) {
       return "NCCL_P2P_DISABLE is set";
     case DirectChoice::kTurnedOff:
       return "WEIR_DIRECT=0";
-    case DirectChoice::kRealDriver:
-      return "with a real CUDA driver, direct operations can hang, and are off unless "
+    case DirectChoice::kCollectives:
+      return "with a real CUDA driver, direct messages can hang, and are off unless "
              "WEIR_DIRECT=1";
   }
   return "unknown";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a process copies directly from device to device, decided by WEIR_DIRECT and its CUDA
-// driver. Stateless; thread-safe.
+// What of a process's operations goes directly from device to device, decided by WEIR_DIRECT and
+// its CUDA driver. Stateless; thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -10,17 +10,21 @@ namespace weir::nccl {
 
 // Crosses the wire: the numbers are fixed.
 enum class DirectChoice : uint32_t {
-  kOn,
+  kOn,           // collectives and messages
   kNoCuda,       // the process does not use CUDA
   kP2pDisabled,  // NCCL_P2P_DISABLE
   kTurnedOff,    // WEIR_DIRECT=0
-  kRealDriver,   // WEIR_DIRECT is not set, and the driver is not Weir's stand-in
+  kCollectives,  // not messages: WEIR_DIRECT is not set, and the driver is not Weir's stand-in
 };
 
 // `requested`: the value of WEIR_DIRECT, auto where it is not set. For a process that uses CUDA.
 DirectChoice direct_choice(const std::string& requested, bool stand_in);
 
-// Why the process does not; "" for kOn. The number may come from another rank.
+inline bool allows_collectives(DirectChoice choice) {
+  return choice == DirectChoice::kOn || choice == DirectChoice::kCollectives;
+}
+
+// Why not all of them; "" for kOn. The number may come from another rank.
 std::string reason_of(DirectChoice choice);
 
 }  // namespace weir::nccl

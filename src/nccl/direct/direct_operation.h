@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// DirectOperation: an operation that is tried from device to device (direct_call.h,
-// direct_message.h). Not thread-safe; used by the thread that runs the communicator's operations.
+// DirectOperation: an operation that is tried from device to device (direct_message.h). Not
+// thread-safe; used by the thread that runs the communicator's operations.
 #pragma once
 
 #include "nccl/base/outcome.h"

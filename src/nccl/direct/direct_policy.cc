@@ -7,11 +7,10 @@
 
 #include "core/base/log.h"
 #include "core/base/settings.h"
-#include "cuda/kernels/reduce_arguments.h"
+#include "nccl/api/translate.h"
 #include "nccl/base/process.h"
 #include "nccl/cuda/driver.h"
-#include "nccl/direct/reduce_kernels.h"
-#include "nccl/host/slices.h"
+#include "nccl/direct/stream_memory.h"
 
 namespace weir::nccl {
 
@@ -26,14 +25,17 @@ bool is_copy(OperationKind kind) {
 }  // namespace
 
 bool goes_direct(const Operation& operation) {
-  const Comm& comm = *operation.comm;
-  const bool wanted = is_copy(operation.kind) ? comm.devices().copies()
-                      : is_message(operation.kind)
-                          ? comm.devices().answers() != nullptr
-                          : is_reduction(operation.kind) && comm.devices().reduces();
-  if (!wanted || operation.options.need_sibling()) return false;
-  const Cut whole = cut(operation, 0);
-  return operation.count * whole.element_bytes * whole.larger_blocks >= kDirectBytesMin;
+  if (!is_message(operation.kind) || operation.comm->devices().answers() == nullptr ||
+      operation.options.need_sibling()) {
+    return false;
+  }
+  return operation.count * element_bytes(operation.type) >= kDirectBytesMin;
+}
+
+bool goes_by_stream(const Operation& operation) {
+  const StreamMemory* memory = operation.comm->devices().stream_memory().get();
+  if (memory == nullptr || operation.count == 0 || operation.options.need_sibling()) return false;
+  return is_copy(operation.kind) || (is_reduction(operation.kind) && memory->reduces());
 }
 
 DirectChoice direct_choice_here() {
@@ -43,22 +45,6 @@ DirectChoice direct_choice_here() {
   const Result<Settings>& settings = process_settings();
   // The call that needs the settings reports those that do not parse.
   return direct_choice(settings.ok() ? settings.value().direct : "0", driver->is_stand_in);
-}
-
-bool can_reduce_direct(int rank_count, int device, std::string* reason) {
-  if (static_cast<uint32_t>(rank_count) > kernels::kRanksMax) {
-    *reason = fmt::format("a kernel reduces buffers of {} ranks at most", kernels::kRanksMax);
-    return false;
-  }
-  const cuda::Driver& driver = *cuda::driver_in_use();
-  // Loading may wait for the device, so it is done while no stream waits for this library. A thread
-  // without a context loads in the device's primary one; where there is none yet, the kernels are
-  // loaded with the first queue.
-  cuda::Context context = cuda::context_on(driver, device);
-  if (context == nullptr) context = cuda::primary_context(driver, device);
-  if (context == nullptr) return has_reduce_kernels(driver, reason);
-  const cuda::ContextScope scope(driver, nullptr, context);
-  return reduce_kernels(driver, reason) != nullptr;
 }
 
 void explain(const Comm& comm, const std::string& text) {

@@ -11,20 +11,17 @@
 
 namespace weir::nccl {
 
-// Below this size of the larger buffer the exchange of addresses takes longer than the copies that
-// it saves.
+// Below this size the exchange of addresses takes longer than the copies that it saves.
 inline constexpr size_t kDirectBytesMin = size_t{64} << 10;
 
-// Whether the ranks that take part try it, as they have agreed. For collectives the answer changes
-// at most once, to false, between two operations of the communicator; for messages it never
-// changes.
+// Whether both ranks of a message try it, as they have agreed.
 bool goes_direct(const Operation& operation);
+
+// Whether a collective is work of its stream alone, on all ranks (stream_call.h).
+bool goes_by_stream(const Operation& operation);
 
 // While a communicator is made: whether this process takes part.
 DirectChoice direct_choice_here();
-
-// If it does: whether it can also reduce among `rank_count` ranks; if not, why. Loads the kernels.
-bool can_reduce_direct(int rank_count, int device, std::string* reason);
 
 // Writes `text` to the log, and with WEIR_EXPLAIN to stderr.
 void explain(const Comm& comm, const std::string& text);

@@ -15,6 +15,7 @@
 #include "core/base/per_thread.h"
 #include "core/base/process_generation.h"
 #include "nccl/base/background.h"
+#include "nccl/direct/direct_policy.h"
 #include "nccl/stream/enqueue.h"
 
 namespace weir::nccl {
@@ -170,7 +171,33 @@ std::vector<Operation> take_in_stream_order(std::vector<Operation>* operations) 
   return taken;
 }
 
+// Those without a stream whose peers have them in streams. Their communicators.
+Outcome put_on_own_streams(std::vector<Operation>* operations,
+                           std::vector<std::shared_ptr<Comm>>* communicators) {
+  for (Operation& it : *operations) {
+    if (it.in_stream_order || !goes_by_stream(it)) continue;
+    Outcome outcome = use_own_stream(&it);
+    if (!outcome.ok()) return outcome;
+    communicators->push_back(it.comm);
+  }
+  return {};
+}
+
+Outcome run_others(std::vector<Operation> operations);
+
 Outcome run_operations(std::vector<Operation> operations) {
+  std::vector<std::shared_ptr<Comm>> on_own_streams;
+  const char* const function = operations[0].function;
+  Outcome outcome = put_on_own_streams(&operations, &on_own_streams);
+  if (outcome.ok()) outcome = run_others(std::move(operations));
+  for (const auto& comm : on_own_streams) {
+    Outcome ended = wait_for_own_stream(function, *comm);
+    if (outcome.ok()) outcome = std::move(ended);
+  }
+  return outcome;
+}
+
+Outcome run_others(std::vector<Operation> operations) {
   if (std::vector<Operation> on_streams = take_in_stream_order(&operations); !on_streams.empty()) {
     Outcome outcome = enqueue(std::move(on_streams));
     if (!outcome.ok() || operations.empty()) return outcome;
@@ -437,7 +464,7 @@ ncclResult_t submit(Operation operation) {
   if (!in_group() && operation.comm->config().blocking) {
     const std::shared_ptr<Comm> comm = operation.comm;
     Outcome outcome;
-    if (!operation.in_stream_order && !must_cut(operation)) {
+    if (!operation.in_stream_order && !must_cut(operation) && !goes_by_stream(operation)) {
       comm->wait_for_streams();
       outcome = start(operation, nullptr);
     } else {

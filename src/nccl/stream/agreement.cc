@@ -12,6 +12,7 @@
 #include "nccl/base/process.h"
 #include "nccl/cuda/driver.h"
 #include "nccl/direct/direct_policy.h"
+#include "nccl/direct/stream_memory.h"
 #include "nccl/stream/enqueue.h"
 
 namespace weir::nccl {
@@ -23,9 +24,7 @@ struct MemoryEntry {
   uint64_t chunk_bytes;  // 0: this rank has no CUDA
   uint64_t host;         // 0: not known
   DirectChoice direct;   // kOn: it uses memory of devices directly
-  uint32_t reduces;      // 1: it can reduce there
   uint32_t passes;       // 1: its transport takes messages in device memory
-  uint32_t zero;
   ProcessNumber process;
 };
 
@@ -50,20 +49,25 @@ Outcome make_answers(const char* function, Comm& comm) {
 // Rank 0 explains once why device memory goes through host memory, and by whose choice.
 void explain_choices(const Comm& comm, const std::vector<MemoryEntry>& all) {
   if (comm.rank() != 0) return;
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    const DirectChoice choice = all[rank].direct;
-    if (choice == DirectChoice::kOn || choice == DirectChoice::kNoCuda) continue;
-    explain(comm, fmt::format("device memory is copied through host memory: rank {}: {}", rank,
-                              reason_of(choice)));
-    return;
+  for (const bool collectives : {true, false}) {
+    for (size_t rank = 0; rank < all.size(); ++rank) {
+      const DirectChoice choice = all[rank].direct;
+      if (choice == DirectChoice::kOn || choice == DirectChoice::kNoCuda ||
+          allows_collectives(choice) == collectives) {
+        continue;
+      }
+      explain(comm, fmt::format("{} copied through host memory: rank {}: {}",
+                                collectives ? "device memory is" : "messages on device memory are",
+                                rank, reason_of(choice)));
+      return;
+    }
   }
 }
 
 bool passes_messages(const Comm& comm) {
-  const auto device = cuda::current_device();
   for (int peer = 0; peer < comm.rank_count(); ++peer) {
     if (peer != comm.rank() &&
-        comm.weir()->comm->messages().takes_device(static_cast<Rank>(peer), device)) {
+        comm.weir()->comm->messages().takes_device(static_cast<Rank>(peer), comm.device())) {
       return true;
     }
   }
@@ -73,43 +77,41 @@ bool passes_messages(const Comm& comm) {
 }  // namespace
 
 Outcome agree_on_devices(const char* function, Comm& comm) {
-  std::string reason;
   const DirectChoice choice = comm.rank_count() > 1 ? direct_choice_here() : DirectChoice::kNoCuda;
   const bool can = choice == DirectChoice::kOn;
-  const MemoryEntry mine{
-      wanted_chunk_bytes(),
-      comm::host_tag(),
-      choice,
-      can && can_reduce_direct(comm.rank_count(), comm.device(), &reason) ? 1u : 0u,
-      can && passes_messages(comm) ? 1u : 0u,
-      0,
-      this_process()};
+  const MemoryEntry mine{wanted_chunk_bytes(), comm::host_tag(), choice,
+                         can && passes_messages(comm) ? 1u : 0u, this_process()};
   std::vector<MemoryEntry> all(static_cast<size_t>(comm.rank_count()));
   const weir_result_t told = gather_for_setup(comm.weir(), &mine, all.data(), sizeof mine);
   if (told != WEIR_OK) return comm.outcome(function, told);
   uint64_t least = 0;
   bool direct = comm.rank_count() > 1;
-  bool reduces = true;
   bool messages = true;
   bool one_process = true;
   for (const MemoryEntry& it : all) {
     if (it.chunk_bytes != 0 && (least == 0 || it.chunk_bytes < least)) least = it.chunk_bytes;
     const bool here = it.process == all[0].process;
     one_process = one_process && here;
-    reduces = reduces && it.reduces == 1;
-    messages = messages && it.passes == 0;
-    direct = direct && it.direct == DirectChoice::kOn &&
+    messages = messages && it.passes == 0 && it.direct == DirectChoice::kOn;
+    direct = direct && allows_collectives(it.direct) &&
              (here || (it.host != 0 && it.host == all[0].host));
   }
-  comm.devices().agree({least, direct, reduces, one_process});
-  if (direct && messages) {
-    Outcome outcome = make_answers(function, comm);
-    if (!outcome.ok()) return outcome;
-  }
+  comm.devices().agree({least, one_process});
   explain_choices(comm, all);
-  if (direct && mine.reduces == 0) {
-    explain(comm, "device memory is reduced through host memory: " + reason);
+  if (!direct) return {};
+  Outcome outcome = messages ? make_answers(function, comm) : Outcome();
+  std::shared_ptr<StreamMemory> memory;
+  std::string reason;
+  if (outcome.ok()) outcome = StreamMemory::make(function, comm, choice, &memory, &reason);
+  if (!outcome.ok()) return outcome;
+  if (memory == nullptr && !reason.empty()) {
+    explain(comm, fmt::format("collectives on device memory go through host memory: rank {}: {}",
+                              comm.rank(), reason));
+  } else if (memory != nullptr && !memory->reduces() && !reason.empty()) {
+    explain(comm, fmt::format("device memory is reduced through host memory: rank {}: {}",
+                              comm.rank(), reason));
   }
+  comm.devices().set_stream_memory(std::move(memory));
   return {};
 }
 

@@ -9,12 +9,14 @@
 #include "core/base/settings.h"
 #include "nccl/cuda/driver.h"
 #include "nccl/direct/direct_policy.h"
+#include "nccl/direct/stream_call.h"
 #include "nccl/host/buffers.h"
 #include "nccl/host/one_sided.h"
 #include "nccl/stream/proxy.h"
 #include "nccl/stream/proxy_task.h"
 #include "nccl/stream/runner.h"
 #include "nccl/stream/stream_commands.h"
+#include "nccl/stream/stream_watch.h"
 
 namespace weir::nccl {
 
@@ -155,13 +157,27 @@ Outcome common_capture(const Driver& driver, const char* function,
   return {};
 }
 
+// A collective that is work of the stream alone.
+struct StreamedCall {
+  std::unique_ptr<StreamCall> call;
+  std::shared_ptr<StreamWatch> watch;
+  CallWords words;
+  size_t position = 0;  // among the operations of the group
+};
+
 // The operations of one communicator.
 struct Part {
   std::shared_ptr<Comm> comm;
   std::vector<Operation> operations;
+  std::vector<size_t> positions;  // of those in the group
   std::shared_ptr<Proxy> proxy;
   std::shared_ptr<GraphTasks> graph_tasks;
-  std::shared_ptr<ProxyTask> task;
+  std::shared_ptr<ProxyTask> task;  // of those that the proxy runs; empty: there are none
+  size_t task_index = 0;            // in the commands
+  std::vector<StreamedCall> streamed;
+  size_t next_streamed = 0;
+  cuda::Stream stream = nullptr;  // of those; the leading one, or one that is forked from it
+  bool forked = false;
   bool begun = false;
 
   TaskChain& chain() const { return graph_tasks != nullptr ? graph_tasks->chain : proxy->chain(); }
@@ -180,6 +196,9 @@ struct Batch {
   std::unique_ptr<StreamCommands> commands;
   Outcome outcome;
 
+  bool takes_turns() const {
+    return outcome.ok() && commands != nullptr && commands->takes_turns();
+  }
   bool has(cuda::Stream stream) const {
     return std::find(streams.begin(), streams.end(), stream) != streams.end();
   }
@@ -195,6 +214,7 @@ struct Batch {
 
 std::vector<Batch> batches_of(std::vector<Operation> operations) {
   std::vector<Batch> all;
+  size_t position = 0;
   for (Operation& operation : operations) {
     auto mine = std::find_if(all.begin(), all.end(),
                              [&](const Batch& it) { return it.parts[0].comm == operation.comm; });
@@ -206,6 +226,7 @@ std::vector<Batch> batches_of(std::vector<Operation> operations) {
     if (operation.context != nullptr) mine->context = operation.context;
     if (operation.launch_event != nullptr) mine->launch_events.push_back(operation.launch_event);
     mine->parts[0].operations.push_back(std::move(operation));
+    mine->parts[0].positions.push_back(position++);
   }
   for (size_t i = 0; i < all.size(); ++i) {
     for (size_t k = i + 1; k < all.size();) {
@@ -237,18 +258,81 @@ Outcome check_one_sided(const Driver& driver, const std::vector<Operation>& oper
   return {};
 }
 
-// `alone`: nothing else waits for the stream.
-Outcome prepare(const Driver& driver, const Capture& capture, bool alone, Part& part) {
+void explain_first(Comm& comm, OperationKind kind) {
+  const auto event =
+      is_reduction(kind) ? DeviceState::Event::kReduced : DeviceState::Event::kCopied;
+  if (!comm.devices().note(event) || comm.rank() != 0) return;
+  explain(comm, is_reduction(kind) ? "device memory is reduced directly on the devices"
+                                   : "device memory is copied directly between the ranks");
+}
+
+// Nothing is enqueued yet.
+Outcome prepare_streamed(const Driver& driver, const Batch& batch,
+                         const std::vector<Operation>& operations,
+                         const std::vector<size_t>& positions, Part& part) {
+  if (operations.empty()) return {};
+  TaskChain& chain = part.chain();
+  if (chain.words == nullptr) {
+    Outcome outcome = get_staging(driver, operations[0].function, 2, 0, &chain.words);
+    if (!outcome.ok()) return outcome;
+  }
+  const std::shared_ptr<StreamMemory>& memory = part.comm->devices().stream_memory();
+  // A peer may have the collectives of different communicators in another order.
+  part.forked = std::any_of(batch.parts.begin(), batch.parts.end(), [&](const Part& other) {
+    return &other != &part && !other.streamed.empty();
+  });
+  part.stream = batch.streams[0];
+  if (part.forked) {
+    Outcome outcome = memory->own_stream(operations[0].function, &part.stream);
+    if (!outcome.ok()) return outcome;
+  }
+  Mailbox& words = chain.words->mailboxes[0];
+  for (const Operation& it : operations) {
+    if (++chain.last_call == 0) ++chain.last_call;
+    StreamedCall made;
+    Outcome outcome = StreamCall::make(it, memory, part.stream, chain.last_call, &words.ready,
+                                       &words.done, &chain.pinned, &made.call);
+    if (!outcome.ok()) return outcome;
+    made.words = words_of(it);
+    made.position = positions[part.streamed.size()];
+    made.watch = std::make_shared<StreamWatch>(it, memory, chain.words, chain.last_call,
+                                               batch.capture.active);
+    if (batch.capture.active && driver.is_stand_in) made.call->check_first(it);
+    made.watch->keep(made.call->host_copies());
+    if (batch.may_run != nullptr && part.streamed.empty() && !batch.capture.active) {
+      made.watch->hold(batch.may_run);
+      made.call->wait_for(&chain.words->mailboxes[1].done);
+    }
+    part.streamed.push_back(std::move(made));
+    explain_first(*part.comm, it.kind);
+  }
+  return {};
+}
+
+Outcome prepare(const Driver& driver, const Batch& batch, Part& part) {
+  const Capture& capture = batch.capture;
   const char* function = part.operations[0].function;
   Outcome outcome = check_one_sided(driver, part.operations);
   if (!outcome.ok()) return outcome;
   for (Operation& it : part.operations) {
     if (capture.active) note_buffers(&it);
   }
-  part.task = plan_task(std::move(part.operations), alone, on_device, &driver);
-  if (part.task->copied_by_proxy) {
-    outcome = part.proxy->queue(driver, function, &part.task->queue);
-    if (!outcome.ok()) return outcome;
+  std::vector<Operation> streamed;
+  std::vector<Operation> others;
+  std::vector<size_t> positions;
+  for (size_t i = 0; i < part.operations.size(); ++i) {
+    Operation& it = part.operations[i];
+    if (goes_by_stream(it)) positions.push_back(part.positions[i]);
+    (goes_by_stream(it) ? streamed : others).push_back(std::move(it));
+  }
+  if (!others.empty()) {
+    // Alone: nothing else waits for the stream.
+    const bool alone = batch.parts.size() == 1 && streamed.empty();
+    part.task = plan_task(std::move(others), alone, on_device, &driver);
+    if (part.task->copied_by_proxy) {
+      outcome = part.proxy->queue(driver, function, &part.task->queue);
+      if (!outcome.ok()) return outcome;
+    }
   }
   part.proxy->enqueue_begins(driver);
   part.begun = true;
@@ -259,7 +343,8 @@ Outcome prepare(const Driver& driver, const Capture& capture, bool alone, Part& 
       if (!outcome.ok()) return outcome;
     }
   }
-  return give_staging(driver, function, part.chain(), *part.task);
+  if (part.task != nullptr) outcome = give_staging(driver, function, part.chain(), *part.task);
+  return outcome.ok() ? prepare_streamed(driver, batch, streamed, positions, part) : outcome;
 }
 
 // The leading stream waits for the others, and for earlier tasks. The first call to CUDA that
@@ -289,17 +374,61 @@ Outcome begin(const Driver& driver, Batch& batch) {
   Outcome outcome = common_capture(driver, batch.function, batch.streams, &batch.capture);
   for (Part& part : batch.parts) {
     if (!outcome.ok()) return outcome;
-    outcome = prepare(driver, batch.capture, batch.parts.size() == 1, part);
+    outcome = prepare(driver, batch, part);
   }
   if (outcome.ok()) outcome = join(driver, batch);
   if (!outcome.ok()) return outcome;
   std::vector<ProxyTask*> tasks;
-  for (const Part& part : batch.parts) {
+  for (Part& part : batch.parts) {
+    for (const StreamedCall& it : part.streamed) part.proxy->watch(it.watch, part.graph_tasks);
+    if (part.task == nullptr) continue;
     part.task->may_run = batch.may_run;
+    part.task_index = tasks.size();
     tasks.push_back(part.task.get());
     if (part.graph_tasks == nullptr) part.proxy->add(part.task);
   }
-  batch.commands = std::make_unique<StreamCommands>(driver, batch.streams[0], std::move(tasks));
+  if (!tasks.empty()) {
+    batch.commands = std::make_unique<StreamCommands>(driver, batch.streams[0], std::move(tasks));
+  }
+  return {};
+}
+
+// What is enqueued on `later` from now on comes after what `earlier` holds.
+Outcome follow(const Driver& driver, const Batch& batch, cuda::Stream later, cuda::Stream earlier) {
+  StreamEvent reached;
+  Outcome outcome = record(driver, batch.function, earlier, &reached);
+  return outcome.ok() ? wait(driver, batch.function, later, reached) : outcome;
+}
+
+// One step of the next collective, in the order of the calls: where streams share a queue, that is
+// the order in which peers may have them in separate calls. `any`: there was one.
+Outcome enqueue_streamed(Batch& batch, bool* any) {
+  Part* next = nullptr;
+  for (Part& part : batch.parts) {
+    if (part.next_streamed == part.streamed.size()) continue;
+    if (next == nullptr ||
+        part.streamed[part.next_streamed].position < next->streamed[next->next_streamed].position) {
+      next = &part;
+    }
+  }
+  if (next == nullptr) return {};
+  *any = true;
+  StreamedCall& it = next->streamed[next->next_streamed];
+  Outcome outcome = it.call->enqueue_step();
+  if (it.call->begun() && next->graph_tasks == nullptr) it.watch->note_begun(it.words);
+  if (it.call->done()) ++next->next_streamed;
+  return outcome;
+}
+
+// Before the first collective, or after the last one.
+Outcome fork_or_join(const Driver& driver, const Batch& batch, bool forks) {
+  const cuda::Stream lead = batch.streams[0];
+  for (const Part& part : batch.parts) {
+    if (!part.forked) continue;
+    Outcome outcome =
+        forks ? follow(driver, batch, part.stream, lead) : follow(driver, batch, lead, part.stream);
+    if (!outcome.ok()) return outcome;
+  }
   return {};
 }
 
@@ -326,18 +455,34 @@ Outcome release_streams(const Driver& driver, const Batch& batch) {
   return {};
 }
 
+// Of collectives that are not enqueued to their end. True when a part of one is on the stream.
+bool drop_streamed(Part& part) {
+  bool begun = part.next_streamed > 0;
+  for (size_t i = part.next_streamed; i < part.streamed.size(); ++i) {
+    StreamedCall& it = part.streamed[i];
+    if (it.call->begun()) {
+      begun = true;
+      if (!it.call->abandon()) it.watch->lose();
+    } else {
+      part.proxy->drop(it.watch, part.graph_tasks);
+    }
+  }
+  return begun;
+}
+
 // Tells the proxies how often the streams will ring. `others_wait`: streams of other communicators
 // wait for operations of the same group.
 void end(const Driver& driver, Batch& batch, bool others_wait) {
-  for (size_t i = 0; i < batch.parts.size(); ++i) {
-    Part& part = batch.parts[i];
+  for (Part& part : batch.parts) {
     if (!batch.outcome.ok() && !batch.capture.active &&
         !part.proxy->fail_if_lost(driver, *part.comm, &batch.outcome) && others_wait) {
       part.comm->give_up(batch.outcome);
     }
     if (!part.begun) continue;
-    const size_t rings = batch.commands != nullptr ? batch.commands->rings(i) : 0;
-    if (!batch.outcome.ok() && rings > 0 && !batch.capture.active) {
+    const bool commanded = batch.commands != nullptr && part.task != nullptr;
+    const size_t rings = commanded ? batch.commands->rings(part.task_index) : 0;
+    const bool begun = !batch.outcome.ok() && drop_streamed(part);
+    if (!batch.outcome.ok() && (rings > 0 || begun) && !batch.capture.active) {
       // The stream will ring and wait, but the task will not be run. (A capture that has failed
       // drops what it holds.)
       part.comm->give_up(batch.outcome);
@@ -376,8 +521,21 @@ class Group {
     for (bool any = true; any;) {
       any = false;
       for (Batch& batch : batches_) {
-        if (batch.outcome.ok() && batch.commands->takes_turns()) any = step(batch) || any;
+        if (batch.takes_turns()) any = step(batch) || any;
       }
+    }
+    for (Batch& batch : batches_) {
+      run(batch, [&] { return fork_or_join(driver_, batch, true); });
+    }
+    // Steps of all ranks before the next ones of any: they wait only for what earlier ones set.
+    for (bool any = true; any;) {
+      any = false;
+      for (Batch& batch : batches_) {
+        run(batch, [&] { return enqueue_streamed(batch, &any); });
+      }
+    }
+    for (Batch& batch : batches_) {
+      run(batch, [&] { return fork_or_join(driver_, batch, false); });
     }
     for (Batch& batch : batches_) step(batch);
     bool any_waits = false;
@@ -406,7 +564,7 @@ class Group {
   }
   // False when no step is left.
   bool step(Batch& batch) {
-    if (!batch.outcome.ok() || batch.commands->ended()) return false;
+    if (!batch.outcome.ok() || batch.commands == nullptr || batch.commands->ended()) return false;
     run(batch, [&] { return batch.commands->enqueue_step(); });
     return true;
   }
@@ -458,6 +616,34 @@ Outcome enqueue(std::vector<Operation> operations,
     if (first.ok()) first = batch.outcome;
   }
   return first;
+}
+
+Outcome use_own_stream(Operation* operation) {
+  StreamMemory& memory = *operation->comm->devices().stream_memory();
+  const cuda::ContextScope scope(memory.driver(), nullptr, memory.context());
+  cuda::Stream stream = nullptr;
+  Outcome outcome = memory.own_stream(operation->function, &stream);
+  if (!outcome.ok()) return outcome;
+  operation->stream = static_cast<cudaStream_t>(stream);
+  operation->context = memory.context();
+  operation->in_stream_order = true;
+  return {};
+}
+
+Outcome wait_for_own_stream(const char* function, Comm& comm) {
+  StreamMemory& memory = *comm.devices().stream_memory();
+  const cuda::Driver& driver = memory.driver();
+  const cuda::ContextScope scope(driver, nullptr, memory.context());
+  cuda::Stream stream = nullptr;
+  Outcome outcome = memory.own_stream(function, &stream);
+  if (!outcome.ok()) return outcome;
+  const cuda::Result result = driver.cuStreamSynchronize(stream);
+  if (result != cuda::kSuccess) {
+    return cuda::failed(driver, function, "cuStreamSynchronize", result);
+  }
+  const ncclResult_t error = comm.async_error();
+  if (error == ncclSuccess || error == ncclInProgress) return {};
+  return {error, comm.last_error()};
 }
 
 uint64_t wanted_chunk_bytes() {

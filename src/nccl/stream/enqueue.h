@@ -26,6 +26,12 @@ void find_order(Operation* operation);
 Outcome enqueue(std::vector<Operation> operations,
                 std::shared_ptr<const std::atomic<bool>> may_run = nullptr);
 
+// A collective without a stream on a communicator whose collectives are work of streams
+// (goes_by_stream): it goes into a stream of the library's own, for whose end the caller then
+// waits.
+Outcome use_own_stream(Operation* operation);
+Outcome wait_for_own_stream(const char* function, Comm& comm);
+
 // The slice size that this rank proposes for large operations; 0 without CUDA. The ranks agree on
 // the smallest that is not 0.
 uint64_t wanted_chunk_bytes();

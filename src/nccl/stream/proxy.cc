@@ -11,7 +11,6 @@
 
 #include "core/base/per_process.h"
 #include "nccl/base/background.h"
-#include "nccl/direct/reduce_kernels.h"
 #include "nccl/stream/pause.h"
 #include "nccl/stream/runner.h"
 
@@ -85,9 +84,6 @@ Outcome Proxy::queue(const cuda::Driver& driver, const char* function,
       return {};
     }
   }
-  // Loaded now, since loading may wait for a stream that waits for this call.
-  std::string ignored;
-  (void)reduce_kernels(driver, &ignored);
   Outcome outcome = DeviceQueue::make(driver, function, queue);
   if (outcome.ok()) queues_.push_back(*queue);
   return outcome;
@@ -124,11 +120,59 @@ void Proxy::enqueue_ends(const std::shared_ptr<ProxyTask>& task, size_t rings,
       parts.emplace_back().staging = task->staging;
     }
     parts.back().tasks.push_back(task);
-    if (std::find(graph_tasks_.begin(), graph_tasks_.end(), graph_tasks) == graph_tasks_.end()) {
-      graph_tasks_.push_back(graph_tasks);
-    }
+    keep(graph_tasks);
   }
   changed_.notify_all();
+}
+
+void Proxy::keep(const std::shared_ptr<GraphTasks>& graph_tasks) {
+  if (std::find(graph_tasks_.begin(), graph_tasks_.end(), graph_tasks) == graph_tasks_.end()) {
+    graph_tasks_.push_back(graph_tasks);
+  }
+}
+
+void Proxy::watch(std::shared_ptr<StreamWatch> it, const std::shared_ptr<GraphTasks>& graph_tasks) {
+  std::lock_guard lock(lock_);
+  if (graph_tasks == nullptr) {
+    watches_.push_back(std::move(it));
+  } else {
+    graph_tasks->watches_.push_back(std::move(it));
+    keep(graph_tasks);
+  }
+  changed_.notify_all();
+}
+
+void Proxy::drop(const std::shared_ptr<StreamWatch>& it,
+                 const std::shared_ptr<GraphTasks>& graph_tasks) {
+  std::lock_guard lock(lock_);
+  if (graph_tasks == nullptr) {
+    std::erase(watches_, it);
+  } else {
+    std::erase(graph_tasks->watches_, it);
+  }
+  changed_.notify_all();
+}
+
+std::vector<std::shared_ptr<StreamWatch>> Proxy::take_ended_watches() {
+  std::vector<std::shared_ptr<StreamWatch>> taken;
+  while (!watches_.empty() && (watches_.front()->ended() || watches_.front()->lost())) {
+    taken.push_back(std::move(watches_.front()));
+    watches_.pop_front();
+  }
+  return taken;
+}
+
+std::vector<std::shared_ptr<StreamWatch>> Proxy::watches_now() const {
+  std::vector<std::shared_ptr<StreamWatch>> now;
+  // Its calls follow each other.
+  if (!watches_.empty()) now.push_back(watches_.front());
+  for (const auto& graph_tasks : graph_tasks_) {
+    if (graph_tasks->released) continue;
+    for (const auto& it : graph_tasks->watches_) {
+      if (it->running()) now.push_back(it);
+    }
+  }
+  return now;
 }
 
 std::shared_ptr<GraphTasks> Proxy::find_graph_tasks(uint64_t capture) {
@@ -151,7 +195,9 @@ bool Proxy::idle() {
 }
 
 bool Proxy::has_only_held_tasks() const {
-  return std::all_of(tasks_.begin(), tasks_.end(), [](const auto& it) { return it->held(); });
+  return std::all_of(watches_.begin(), watches_.end(),
+                     [](const auto& it) { return it->held() || it->ended(); }) &&
+         std::all_of(tasks_.begin(), tasks_.end(), [](const auto& it) { return it->held(); });
 }
 
 void Proxy::wait_until_idle(Comm& comm) {
@@ -196,6 +242,7 @@ bool Proxy::lost(const cuda::Driver& driver) {
   lost_ = true;
   std::lock_guard lock(lock_);
   for (const auto& task : tasks_) task->lost.store(true, std::memory_order_release);
+  for (const auto& watch : watches_) watch->lose();
   changed_.notify_all();
   return true;
 }
@@ -241,12 +288,21 @@ void Proxy::serve() noexcept {
       }
     }
     std::vector<std::shared_ptr<ProxyTask>> lost_tasks = take_lost_tasks();
-    if (!gone.empty() || !lost_tasks.empty()) {
+    std::vector<std::shared_ptr<StreamWatch>> ended_watches = take_ended_watches();
+    if (!gone.empty() || !lost_tasks.empty() || !ended_watches.empty()) {
       lock.unlock();
+      if (!ended_watches.empty()) pause.reset();
       gone.clear();
       lost_tasks.clear();
+      ended_watches.clear();
       lock.lock();
       changed_.notify_all();
+    }
+    if (std::vector<std::shared_ptr<StreamWatch>> watched = watches_now(); !watched.empty()) {
+      lock.unlock();
+      for (const auto& it : watched) it->look();
+      watched.clear();
+      lock.lock();
     }
     const Ready ready = find_ready();
     if (ready.task != nullptr) {

@@ -22,6 +22,7 @@
 #include "nccl/cuda/staging.h"
 #include "nccl/direct/device_queue.h"
 #include "nccl/stream/proxy_task.h"
+#include "nccl/stream/stream_watch.h"
 
 namespace weir::nccl {
 
@@ -52,9 +53,24 @@ class StreamEvent {
 
 // What tasks that follow each other have in common.
 struct TaskChain {
+  TaskChain() = default;
+  ~TaskChain() {
+    // So that they may be used again; not where a stream may still write to them.
+    if (words == nullptr || words->mailboxes[0].rung() != last_ended()) return;
+    words->mailboxes[0] = words->mailboxes[1] = {};
+  }
+  TaskChain(const TaskChain&) = delete;
+  TaskChain& operator=(const TaskChain&) = delete;
+  uint32_t last_ended() const {
+    return std::atomic_ref(words->mailboxes[0].done).load(std::memory_order_acquire);
+  }
+
   std::shared_ptr<Staging> staging;
   uint32_t last_number = 0;
   std::shared_ptr<StreamEvent> last;  // the end of the latest task
+  std::shared_ptr<Staging> words;     // of calls that are work of the stream alone
+  uint32_t last_call = 0;             // the number of the latest
+  std::shared_ptr<Staging> pinned;    // for their plain memory of the host
 };
 
 // Tasks in one graph.
@@ -75,6 +91,7 @@ class GraphTasks {
     std::vector<std::shared_ptr<ProxyTask>> tasks;
   };
   std::vector<Part> parts_;
+  std::vector<std::shared_ptr<StreamWatch>> watches_;
 };
 
 class Proxy : public StreamWork, public std::enable_shared_from_this<Proxy> {
@@ -102,6 +119,11 @@ class Proxy : public StreamWork, public std::enable_shared_from_this<Proxy> {
   void enqueue_ends(const std::shared_ptr<ProxyTask>& task, size_t rings,
                     const std::shared_ptr<GraphTasks>& graph_tasks);
 
+  // Watches a call that is work of the stream alone, from before it is enqueued until it has ended
+  // or, if it did not come to be, until `drop`; those of a graph as long as that may be launched.
+  void watch(std::shared_ptr<StreamWatch> it, const std::shared_ptr<GraphTasks>& graph_tasks);
+  void drop(const std::shared_ptr<StreamWatch>& it, const std::shared_ptr<GraphTasks>& graph_tasks);
+
   // Whether the program has reset the device of the stream that was used last. What the streams
   // still held for this communicator is gone then, and is not waited for any more; the communicator
   // fails, also for its peers. `outcome`: of the call that noticed it; says then what happened.
@@ -126,9 +148,15 @@ class Proxy : public StreamWork, public std::enable_shared_from_this<Proxy> {
   // With the lock.
   Ready find_ready();
   std::vector<std::shared_ptr<ProxyTask>> take_lost_tasks();
+  std::vector<std::shared_ptr<StreamWatch>> take_ended_watches();
+  // Those to be looked at now.
+  std::vector<std::shared_ptr<StreamWatch>> watches_now() const;
   bool lost(const cuda::Driver& driver);
+  void keep(const std::shared_ptr<GraphTasks>& graph_tasks);
   bool has_only_held_tasks() const;
-  bool has_work() const { return !tasks_.empty() || !graph_tasks_.empty() || enqueueing_ > 0; }
+  bool has_work() const {
+    return !tasks_.empty() || !watches_.empty() || !graph_tasks_.empty() || enqueueing_ > 0;
+  }
 
   std::mutex enqueue_lock_;
   TaskChain chain_;
@@ -138,6 +166,7 @@ class Proxy : public StreamWork, public std::enable_shared_from_this<Proxy> {
   std::mutex lock_;
   std::condition_variable changed_;
   std::deque<std::shared_ptr<ProxyTask>> tasks_;
+  std::deque<std::shared_ptr<StreamWatch>> watches_;
   std::vector<std::shared_ptr<GraphTasks>> graph_tasks_;
   int enqueueing_ = 0;
   bool serving_ = false;

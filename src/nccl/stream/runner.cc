@@ -7,7 +7,6 @@
 #include <cstring>
 
 #include "core/base/check.h"
-#include "nccl/direct/direct_call.h"
 #include "nccl/direct/direct_message.h"
 #include "nccl/direct/direct_policy.h"
 #include "nccl/host/buffers.h"
@@ -161,14 +160,6 @@ class Runner {
     return stage(subtask.recv_offset, subtask.cut.recv_bytes(), subtask, slice);
   }
 
-  // Of a pre-multiplied sum, where the host reads it; else nullptr.
-  const void* factor(const Subtask& it) const {
-    if (!it.operation.factor.has_value()) return nullptr;
-    if (it.scalar_on_device) return memory_ + it.scalar_offset;
-    const Factor& known = *it.operation.factor;
-    return known.device_scalar != nullptr ? known.device_scalar : known.value;
-  }
-
   // The operation of one slice, on the addresses of its data.
   Operation sliced(const Item& item) {
     Subtask& it = subtask(item);
@@ -281,17 +272,12 @@ class Runner {
         const bool on_device = task_.queue != nullptr &&
                                (it.cut.send_blocks == 0 || it.send_on_device) &&
                                (it.cut.recv_blocks == 0 || it.recv_on_device);
-        order.direct = try_direct(it, on_device ? task_.queue : nullptr);
+        order.direct =
+            std::make_unique<DirectMessage>(it.operation, on_device ? task_.queue : nullptr);
         path = Path::kAsking;
       }
     }
     return path != Path::kAsking;
-  }
-
-  std::unique_ptr<DirectOperation> try_direct(const Subtask& it,
-                                              std::shared_ptr<DeviceQueue> queue) {
-    if (it.message()) return std::make_unique<DirectMessage>(it.operation, std::move(queue));
-    return std::make_unique<DirectCall>(it.operation, std::move(queue), factor(it));
   }
 
   bool start_what_can(Order& order) {

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "nccl/stream/stream_support.h"
 
@@ -22,30 +24,81 @@ size_t count_of(const std::string& text, const std::string& words) {
   return count;
 }
 
-TEST(NcclDirectChoice, WithADriverThatIsNotWeirsMemoryIsStagedAndTheReasonIsToldOnce) {
-  ASSERT_TRUE(kEnvironment);
-  use_device(0);
-  const int copies = strict_cuda_host_copies();
+// What two ranks tell while they reduce, gather and pass a message: on devices of their own, whose
+// streams are used, or on one.
+std::string told_of(const int (&devices)[2]) {
   testing::internal::CaptureStderr();
-  {
-    const StreamRanks ranks(2);
-    for (const Kind kind : {Kind::kAllReduce, Kind::kAllGather}) {
-      const Exchange exchange(kind, 2, size_t{1} << 18, 0, 1, device);
-      EXPECT_NCCL(ncclGroupStart());
-      for (int rank = 0; rank < 2; ++rank) {
-        EXPECT_NCCL(exchange.call_on(rank, ranks.comm(rank), ranks.stream(rank)));
-      }
-      EXPECT_NCCL(ncclGroupEnd());
-      ranks.synchronize();
-      exchange.check();
-    }
+  ncclComm_t comms[2] = {};
+  EXPECT_NCCL(ncclCommInitAll(comms, 2, devices));
+  std::vector<Stream> streams;
+  for (const int it : devices) {
+    use_device(it);
+    streams.emplace_back();
   }
-  const std::string told = testing::internal::GetCapturedStderr();
+  const auto group = [&](const std::function<void(int)>& call_on) {
+    EXPECT_NCCL(ncclGroupStart());
+    for (int rank = 0; rank < 2; ++rank) {
+      use_device(devices[rank]);
+      call_on(rank);
+    }
+    EXPECT_NCCL(ncclGroupEnd());
+    for (const Stream& it : streams) it.synchronize();
+  };
+  for (const Kind kind : {Kind::kAllReduce, Kind::kAllGather}) {
+    const Exchange exchange(kind, 2, size_t{1} << 18, 0, 1, device);
+    group([&](int rank) {
+      EXPECT_NCCL(exchange.call_on(rank, comms[rank], streams[static_cast<size_t>(rank)]));
+    });
+    exchange.check();
+  }
+  const Array from(MemoryKind::kDevice, size_t{1} << 18);
+  const Array to(MemoryKind::kDevice, from.size());
+  from.set(numbers(from.size(), 0, 1));
+  group([&](int rank) {
+    cudaStream_t stream = streams[static_cast<size_t>(rank)].nccl();
+    EXPECT_NCCL(rank == 0 ? ncclSend(from.data(), from.size(), ncclInt, 1, comms[0], stream)
+                          : ncclRecv(to.data(), to.size(), ncclInt, 0, comms[1], stream));
+  });
+  EXPECT_EQ(to.get(), from.get());
+  for (ncclComm_t comm : comms) EXPECT_NCCL(ncclCommDestroy(comm));
+  return testing::internal::GetCapturedStderr();
+}
+
+TEST(NcclDirectChoice, WithADriverThatIsNotWeirsCollectivesAreDirectAndMessagesAreStaged) {
+  ASSERT_TRUE(kEnvironment);
+  const std::string told = told_of({0, 1});
+  EXPECT_EQ(count_of(told, "device memory is copied directly"), 1u) << told;
   EXPECT_EQ(count_of(told, "are off unless WEIR_DIRECT=1"), 1u) << told;
+  EXPECT_EQ(count_of(told, "on device memory are copied directly"), 0u) << told;
+}
+
+TEST(NcclDirectChoice, RanksOfOneProcessThatShareADeviceAreStagedAndTheReasonIsTold) {
+  ASSERT_TRUE(kEnvironment);
+  const int copies = strict_cuda_host_copies();
+  const int kernels = strict_cuda_kernels();
+  const std::string told = told_of({2, 2});
+  EXPECT_EQ(count_of(told, "share a process, a device and its 8 hardware queues"), 1u) << told;
   EXPECT_EQ(count_of(told, "directly"), 0u) << told;
-  EXPECT_EQ(strict_cuda_kernels(), 0);
+  EXPECT_EQ(strict_cuda_kernels(), kernels);
   // Besides what the test itself has copied: each rank's operand and result.
   EXPECT_GE(strict_cuda_host_copies(), copies + 2 * 2 * 2);
+}
+
+void demand_with_one_queue() {
+  setenv("WEIR_DIRECT", "1", 1);
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1);
+  use_device(0);
+  ncclComm_t comms[2] = {};
+  const int devices[] = {0, 0};
+  const ncclResult_t result = ncclCommInitAll(comms, 2, devices);
+  std::fprintf(stderr, "%s\n", ncclGetLastError(nullptr));
+  std::_Exit(result == ncclInvalidUsage ? 0 : 1);
+}
+
+TEST(NcclDirectChoiceDeathTest, FewerQueuesThanRanksThatShareADeviceAreRefusedWhereItIsDemanded) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(demand_with_one_queue(), testing::ExitedWithCode(0),
+              "2 ranks, of which rank 0 is one, share a process, a device and its 1 hardware");
 }
 
 void call_with_no_value() {

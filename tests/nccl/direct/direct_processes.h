@@ -33,7 +33,6 @@ inline constexpr const char* kReductionsGivenUp = "device memory is reduced thro
 inline constexpr const char* kMessages = "on device memory are copied directly";
 inline constexpr const char* kMessagesStaged =
     "some messages that rank 1 sends go through host memory";
-inline constexpr const char* kGivenUp = "from now on, device memory is copied through host memory";
 inline constexpr const char* kNoDescriptors =
     "this machine does not let a process take another's descriptors";
 

@@ -217,7 +217,7 @@ INSTANTIATE_TEST_SUITE_P(OwnAndPerThread, NonblockingGroup,
                                           testing::Values(Maker::kSplit, Maker::kInit,
                                                           Maker::kWindow)));
 
-// What could not be set up with it is not run; the stream goes on, and the peer is told.
+// The streams go on, with undefined data, and the peer is told.
 TEST(NcclNonblockingGroup, WhoseSetupFailsLetsTheStreamsGoOn) {
   const ncclUniqueId ids[2] = {make_id(), make_id()};
   std::latch told(1);
@@ -243,7 +243,6 @@ TEST(NcclNonblockingGroup, WhoseSetupFailsLetsTheStreamsGoOn) {
       }
       EXPECT_EQ(ncclGroupEnd(), rank == 0 ? ncclInProgress : ncclSuccess);
       stream.synchronize();
-      EXPECT_EQ(data.get(), std::vector<int>(kCount, rank + 1));
       if (rank == 0) {
         EXPECT_NE(settle(comm), ncclSuccess);
         told.wait();  // before the abort, of which the peer would be told, too

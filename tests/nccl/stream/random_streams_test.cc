@@ -82,8 +82,10 @@ class Program {
     }
     for (int r = 0; r < rank_count_; ++r) {
       // Ranks that wait for each other must not share a stream.
+      use_device_of(r);
       streams_.emplace_back(1 + below(random_, 3));
     }
+    use_device_of(0);
   }
 
   void run() {
@@ -129,6 +131,7 @@ class Program {
 
   // A rank's part of all steps, cut into groups.
   void enqueue(int rank) {
+    use_device_of(rank);
     std::vector<size_t> mine;
     for (size_t i = 0; i < steps_.size(); ++i) {
       if (steps_[i].concerns(rank)) mine.push_back(i);
@@ -150,7 +153,8 @@ class Program {
   }
 
   // Another order, which leaves that of the collectives of a communicator, and that of a pair's
-  // messages.
+  // messages; where a device has few queues, that of all collectives: as with NCCL, which runs
+  // those of a group one after the other.
   void mix(std::vector<size_t>& group, int rank) {
     for (size_t pass = 0; pass < group.size(); ++pass) {
       for (size_t i = 0; i + 1 < group.size(); ++i) {
@@ -162,6 +166,7 @@ class Program {
   }
 
   static bool ordered(const Step& a, const Step& b, int rank) {
+    if (has_own_devices() && a.collective != nullptr && b.collective != nullptr) return true;
     if (a.comm != b.comm) return false;
     if ((a.collective != nullptr) != (b.collective != nullptr)) return false;
     if (a.collective != nullptr) return true;

@@ -7,9 +7,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -26,6 +28,17 @@ inline void use_device(int device) {
   EXPECT_CUDA(cuInit(0));
   EXPECT_CUDA(cuDevicePrimaryCtxRetain(&context, device));
   EXPECT_CUDA(cuCtxSetCurrent(context));
+}
+
+// With WEIR_TEST_DEVICES=own each rank has a device of its own, and so hardware queues of its own,
+// as ranks have that are processes; else all share device 0.
+inline bool has_own_devices() {
+  const char* devices = std::getenv("WEIR_TEST_DEVICES");
+  return devices != nullptr && std::string_view(devices) == "own";
+}
+// From now on the calling thread works for the rank.
+inline void use_device_of(int rank) {
+  if (has_own_devices()) use_device(rank);
 }
 
 // Apart from the legacy default stream, for which others would wait, and it for them.
@@ -246,12 +259,14 @@ struct Exchange {
       : kind(the_kind), count(the_count), root(the_root) {
     const auto ranks = static_cast<size_t>(n);
     for (int rank = 0; rank < n; ++rank) {
+      use_device_of(rank);
       values.push_back(numbers(send_size(kind, ranks, count), rank, seed));
       sends.emplace_back(memory(2 * rank), values.back().size());
       recvs.emplace_back(memory(2 * rank + 1), recv_size(kind, ranks, count));
       sends.back().set(values.back());
       recvs.back().set(std::vector<int>(recvs.back().size(), kUntouched));
     }
+    use_device_of(0);
   }
   ncclResult_t call_on(int rank, ncclComm_t comm, const Stream& stream) const {
     const auto i = static_cast<size_t>(rank);
@@ -280,7 +295,13 @@ inline MemoryKind device(int) { return MemoryKind::kDevice; }
 // n ranks in the calling thread, with a stream each.
 class StreamRanks {
  public:
-  explicit StreamRanks(int n) : ranks_(n), streams_(static_cast<size_t>(n)) {}
+  explicit StreamRanks(int n) : ranks_(n) {
+    for (int rank = 0; rank < n; ++rank) {
+      use_device_of(rank);
+      streams_.emplace_back();
+    }
+    use_device_of(0);
+  }
 
   ncclComm_t comm(int rank) const { return ranks_[rank]; }
   const Stream& stream(int rank) const { return streams_[static_cast<size_t>(rank)]; }
@@ -314,6 +335,12 @@ class LaunchEvent {
  private:
   cuda::Event event_ = nullptr;
 };
+
+// Whether collectives are work of the streams alone; some tests are run again without.
+inline bool goes_directly() {
+  const char* direct = std::getenv("WEIR_DIRECT");
+  return direct == nullptr || std::string_view(direct) != "0";
+}
 
 inline ncclResult_t async_error(ncclComm_t comm) {
   ncclResult_t error = ncclInternalError;

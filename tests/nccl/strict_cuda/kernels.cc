@@ -74,6 +74,12 @@ STRICT_CUDA_API cuLaunchKernel(Function function, unsigned grid_x, unsigned, uns
       for (uint32_t i = 0; i < all.source_count; ++i) {
         all.sources[i] = reach_from(context, all.sources[i], bytes);
       }
+      for (uint32_t i = 0; all.scaled == weir::kernels::kScaledByMemory && i < all.source_count;
+           ++i) {
+        const auto* factor = reinterpret_cast<const void*>(static_cast<uintptr_t>(all.scales[i]));
+        all.scales[i] =
+            reinterpret_cast<uintptr_t>(reach_from(context, factor, kElementBytes[type]));
+      }
       for (uint32_t i = 0; i < all.destination_count; ++i) {
         all.destinations[i] = reach_from(context, all.destinations[i], bytes);
       }

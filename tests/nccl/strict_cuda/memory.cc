@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -6,6 +7,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
+#include <string>
 
 #include "nccl/strict_cuda/world.h"
 
@@ -21,12 +24,12 @@ STRICT_CUDA_API cuMemAlloc_v2(DevicePointer* memory, size_t bytes) {
   void* real = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   void* shown =
       mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  close(file);
   if (real == MAP_FAILED || shown == MAP_FAILED) return kErrorInvalidValue;
   std::memset(real, 0xa5, mapped);
   const auto address = reinterpret_cast<uintptr_t>(shown);
-  it.device[address] = {bytes, static_cast<char*>(real),
-                        t_context != nullptr ? t_context : &contexts[0]};
+  it.device[address] = {
+      bytes, static_cast<char*>(real), t_context != nullptr ? t_context : &contexts[0], true,
+      file,  it.next_allocation++};
   *memory = address;
   return kSuccess;
 }
@@ -40,7 +43,58 @@ STRICT_CUDA_API cuMemFree_v2(DevicePointer memory) {
   const size_t mapped = (found->second.bytes + 4095) / 4096 * 4096;
   munmap(found->second.real, mapped);
   munmap(reinterpret_cast<void*>(found->first), mapped);
+  if (found->second.file >= 0) close(found->second.file);
   it.device.erase(found);
+  return kSuccess;
+}
+
+// ---- Memory of other processes ------------------------------------------------------------------
+
+namespace {
+
+// What a handle holds.
+struct Shared {
+  pid_t process = 0;
+  int file = -1;
+  size_t bytes = 0;
+  size_t device = 0;
+};
+static_assert(sizeof(Shared) <= sizeof(IpcHandle));
+
+}  // namespace
+
+STRICT_CUDA_API cuIpcGetMemHandle(IpcHandle* handle, DevicePointer memory) {
+  World& it = world();
+  const Submission submission(it);
+  if (fault(it, "cuIpcGetMemHandle")) return kErrorInjected;
+  const auto found = it.device.find(static_cast<uintptr_t>(memory));
+  if (found == it.device.end() || found->second.file < 0) return kErrorInvalidValue;
+  const Shared shared{getpid(), found->second.file, found->second.bytes,
+                      index_of(found->second.context)};
+  std::memcpy(handle->reserved, &shared, sizeof shared);
+  return kSuccess;
+}
+
+STRICT_CUDA_API cuIpcOpenMemHandle_v2(DevicePointer* memory, IpcHandle handle, unsigned) {
+  World& it = world();
+  const Submission submission(it);
+  if (fault(it, "cuIpcOpenMemHandle")) return kErrorInjected;
+  Shared shared;
+  std::memcpy(&shared, handle.reserved, sizeof shared);
+  const std::string path =
+      "/proc/" + std::to_string(shared.process) + "/fd/" + std::to_string(shared.file);
+  const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (file < 0 || shared.process == getpid()) return kErrorInvalidValue;
+  const size_t mapped = (shared.bytes + 4095) / 4096 * 4096;
+  void* real = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  void* shown =
+      mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  close(file);
+  if (real == MAP_FAILED || shown == MAP_FAILED) return kErrorInvalidValue;
+  *memory = reinterpret_cast<uintptr_t>(shown);
+  // The opening context reaches it, whatever the device.
+  it.device[reinterpret_cast<uintptr_t>(shown)] = {shared.bytes, static_cast<char*>(real),
+                                                   t_context};
   return kSuccess;
 }
 
@@ -164,6 +218,24 @@ STRICT_CUDA_API cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
   return kSuccess;
 }
 
+STRICT_CUDA_API cuMemHostRegister_v2(void* memory, size_t bytes, unsigned) {
+  World& it = world();
+  const Submission submission(it);
+  if (const Result result = forbidden(it, "cuMemHostRegister"); result != kSuccess) return result;
+  if (t_context == nullptr) return kErrorInvalidContext;
+  const bool fresh = it.registered.emplace(reinterpret_cast<uintptr_t>(memory), bytes).second;
+  return fresh ? kSuccess : kErrorInvalidValue;
+}
+
+STRICT_CUDA_API cuMemHostGetDevicePointer_v2(DevicePointer* device, void* memory, unsigned) {
+  World& it = world();
+  const std::lock_guard lock(it.lock);
+  const auto address = reinterpret_cast<uintptr_t>(memory);
+  if (it.registered.count(address) == 0 && it.pinned.count(address) == 0) return kErrorInvalidValue;
+  *device = address;
+  return kSuccess;
+}
+
 STRICT_CUDA_API cuMemFreeHost(void* memory) {
   World& it = world();
   Submission submission(it);
@@ -172,6 +244,18 @@ STRICT_CUDA_API cuMemFreeHost(void* memory) {
   std::free(memory);
   return kSuccess;
 }
+
+namespace {
+
+bool is_pinned(const World& it, uintptr_t address) {
+  for (const auto* all : {&it.pinned, &it.registered}) {
+    auto at = all->upper_bound(address);
+    if (at != all->begin() && address < std::prev(at)->first + std::prev(at)->second) return true;
+  }
+  return false;
+}
+
+}  // namespace
 
 STRICT_CUDA_API cuPointerGetAttributes(unsigned count, int* attributes, void** data,
                                        DevicePointer pointer) {
@@ -182,7 +266,10 @@ STRICT_CUDA_API cuPointerGetAttributes(unsigned count, int* attributes, void** d
   const bool device = memory != nullptr;
   for (unsigned i = 0; i < count; ++i) {
     if (attributes[i] == kAttributeMemoryType) {
-      *static_cast<unsigned*>(data[i]) = device ? kMemoryDevice : 0;
+      *static_cast<unsigned*>(data[i]) = device ? kMemoryDevice
+                                         : is_pinned(it, static_cast<uintptr_t>(pointer))
+                                             ? kMemoryHost
+                                             : 0;
     } else if (attributes[i] == kAttributeIsManaged) {
       *static_cast<int*>(data[i]) = 0;
     } else if (attributes[i] == kAttributeContext && device) {
@@ -191,6 +278,12 @@ STRICT_CUDA_API cuPointerGetAttributes(unsigned count, int* attributes, void** d
       *static_cast<int*>(data[i]) = static_cast<int>(static_cast<int*>(memory->context) - contexts);
     } else if (attributes[i] == kAttributeIsIpcCapable) {
       *static_cast<bool*>(data[i]) = device;
+    } else if (attributes[i] == kAttributeRangeStart && device) {
+      *static_cast<DevicePointer*>(data[i]) = base;
+    } else if (attributes[i] == kAttributeRangeBytes && device) {
+      *static_cast<size_t*>(data[i]) = memory->bytes;
+    } else if (attributes[i] == kAttributeBufferId && device) {
+      *static_cast<unsigned long long*>(data[i]) = memory->number;
     } else {
       return kErrorInvalidValue;
     }

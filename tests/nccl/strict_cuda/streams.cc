@@ -90,6 +90,15 @@ STRICT_CUDA_API cuStreamWaitValue32_v2(Stream stream, DevicePointer address, uin
   return issue("cuStreamWaitValue32", stream, make_wait(address, value, flags));
 }
 
+STRICT_CUDA_API cuLaunchHostFunc(Stream stream, HostFunction function, void* argument) {
+  return issue("cuLaunchHostFunc", stream, [=]() -> Work {
+    return [=] {
+      function(argument);
+      return true;
+    };
+  });
+}
+
 STRICT_CUDA_API cuStreamBatchMemOp_v2(Stream stream, unsigned count, BatchEntry* entries,
                                       unsigned) {
   if (count > kBatchMax) return kErrorInvalidValue;

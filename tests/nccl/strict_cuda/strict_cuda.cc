@@ -5,6 +5,12 @@
 
 using namespace strict_cuda;  // NOLINT: this is a part of it
 
+namespace {
+
+thread_local std::vector<Context> t_below;  // of the current context
+
+}  // namespace
+
 // ---- Errors, contexts ---------------------------------------------------------------------------
 
 STRICT_CUDA_API cuInit(unsigned) { return kSuccess; }
@@ -57,13 +63,15 @@ STRICT_CUDA_API cuCtxGetDevice(Device* device) {
   return kSuccess;
 }
 STRICT_CUDA_API cuCtxPushCurrent_v2(Context context) {
-  if (t_context != nullptr) return kErrorInvalidValue;  // one level is enough here
+  t_below.push_back(t_context);
   t_context = context;
   return kSuccess;
 }
 STRICT_CUDA_API cuCtxPopCurrent_v2(Context* context) {
+  if (t_below.empty()) return kErrorInvalidContext;
   *context = t_context;
-  t_context = nullptr;
+  t_context = t_below.back();
+  t_below.pop_back();
   return kSuccess;
 }
 

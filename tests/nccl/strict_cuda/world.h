@@ -90,6 +90,8 @@ struct Memory {
   char* real = nullptr;  // where this library reaches it
   Context context = nullptr;
   bool accessible = true;  // false: mapped, and no device may access it yet
+  int file = -1;           // of memory that this process has allocated
+  uint64_t number = 0;     // of the allocation, in its process
 };
 
 // Memory without an address.
@@ -113,9 +115,11 @@ struct World {
   std::set<EventState*> events;
   std::map<uintptr_t, Memory> device;
   std::map<uintptr_t, size_t> pinned;
+  std::map<uintptr_t, size_t> registered;
   std::map<AllocationHandle, Physical> physical;
   std::map<uintptr_t, size_t> reserved;
   AllocationHandle next_handle = 1;
+  uint64_t next_allocation = 1;
   std::set<Recorded*> captures;
   std::deque<Object*> doomed;
   std::map<std::string, int> faults;
