@@ -187,6 +187,7 @@ dist.init_process_group("weir", store=store, rank=rank, world_size=2,
                         timeout=datetime.timedelta(seconds=600))
 start = lambda: dist.all_reduce(torch.ones(4), async_op=True)
 if rank == 1:
+    store.wait(["attached"])
     start().wait()
     time.sleep(600)
 inside = threading.Event()
@@ -195,6 +196,8 @@ def callback(f):
     WAY
 CALL
 future = start().get_future().then(callback)
+# Not before: the main thread itself calls a callback of an operation that is done.
+store.set("attached", "1")
 assert inside.wait(60)
 time.sleep(0.2)
 sys.exit(5)
