@@ -509,8 +509,7 @@ void Bundle::take_states() {
   for (uint32_t i = 0; i < rail_count() && !failed_; ++i) {
     controls_[i].flush();
     if (!knows_arrivals_ || links_[i].has_control) {
-      links_[i].has_control = false;
-      controls_[i].receive();
+      links_[i].has_control = controls_[i].receive();
     }
     if (controls_[i].take_state(&state)) apply(state);
   }

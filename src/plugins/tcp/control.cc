@@ -19,19 +19,20 @@ void Control::attach(Stream stream) {
   in_wanted_ = wire::kHeaderBytes;
 }
 
-void Control::receive() {
+bool Control::receive() {
   while (!left_ && !lost_ && stream_.is_open()) {
     const iovec piece = {in_ + in_bytes_, in_wanted_ - in_bytes_};
     const ssize_t got = stream_.receive(&piece, 1);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0 && Stream::is_temporary(errno)) return;
+    if (got < 0 && Stream::is_temporary(errno)) return !Stream::is_empty(errno);
     if (got <= 0) {
       lost_ = true;
-      return;
+      return false;
     }
     in_bytes_ += static_cast<size_t>(got);
     if (in_bytes_ == in_wanted_) judge();
   }
+  return false;
 }
 
 // False: no frame that may come now.

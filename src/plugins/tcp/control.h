@@ -23,8 +23,8 @@ class Control {
   int fd() const { return stream_.fd(); }
   Stream& stream() { return stream_; }
 
-  // Reads what has arrived, up to the end.
-  void receive();
+  // Reads what has arrived, up to the end. True: there may be more.
+  bool receive();
   // Sends the state at once, or as soon as the connection takes it; a later one takes its place.
   void send_state(const wire::PeerState& state);
   // There is a state that could not leave yet.

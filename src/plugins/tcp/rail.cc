@@ -402,7 +402,8 @@ bool Rail::read(Receiver* receiver) {
     const ssize_t got = stream_.receive(pieces, count);
     if (got < 0) {
       if (errno == EINTR) continue;
-      if (!Stream::is_temporary(errno)) fail(Health::kFailed, errno);
+      if (Stream::is_temporary(errno)) return !Stream::is_empty(errno);
+      fail(Health::kFailed, errno);
       return false;
     }
     if (got == 0) {

@@ -82,10 +82,13 @@ class Stream {
   // data would discard what was sent and has not arrived.
   void drain() const;
 
+  // Whether an errno of receive means that nothing more has arrived.
+  static bool is_empty(int error_number) {
+    return error_number == EAGAIN || error_number == EWOULDBLOCK;
+  }
   // Whether an errno of these is temporary.
   static bool is_temporary(int error_number) {
-    return error_number == EAGAIN || error_number == EWOULDBLOCK || error_number == ENOBUFS ||
-           error_number == ENOMEM;
+    return is_empty(error_number) || error_number == ENOBUFS || error_number == ENOMEM;
   }
 
  private:
