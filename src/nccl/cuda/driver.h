@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "cuda/driver_table.h"
 #include "nccl/base/outcome.h"
@@ -45,6 +46,27 @@ Context primary_context(const Driver& driver, int device);
 
 // ncclUnhandledCudaError with CUDA's name of the error.
 nccl::Outcome failed(const Driver& driver, const char* function, const char* call, Result result);
+
+// Enqueues writes to flags and waits for them, in one call where the driver has such a call, and
+// empties the list. Calls report(call, result) after each call, up to the first that fails.
+template <typename Report>
+void enqueue_flags(const Driver& driver, Stream stream, std::vector<BatchEntry>* entries,
+                   Report report) {
+  if (driver.cuStreamBatchMemOp_v2 != nullptr && entries->size() > 1) {
+    report("cuStreamBatchMemOp",
+           driver.cuStreamBatchMemOp_v2(stream, static_cast<unsigned>(entries->size()),
+                                        entries->data(), 0));
+  } else {
+    for (const BatchEntry& it : *entries) {
+      const bool waits = it.operation == kWaitValue32;
+      const auto call = waits ? driver.cuStreamWaitValue32_v2 : driver.cuStreamWriteValue32_v2;
+      const Result result = call(stream, it.address, static_cast<uint32_t>(it.value), it.flags);
+      report(waits ? "cuStreamWaitValue32" : "cuStreamWriteValue32", result);
+      if (result != kSuccess) break;
+    }
+  }
+  entries->clear();
+}
 
 // Makes a stream's context current, for as long as this object lives; for the NULL stream
 // `context`, or, when that is NULL too, the thread's own. A driver that does not know the stream's

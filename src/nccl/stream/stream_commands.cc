@@ -167,27 +167,11 @@ void StreamCommands::add(uint32_t operation, uint32_t* flag, uint32_t value, uns
 }
 
 void StreamCommands::flush() {
-  if (!entries_.empty() && outcome_.ok()) {
-    if (driver_.cuStreamBatchMemOp_v2 != nullptr && entries_.size() > 1) {
-      hold("cuStreamBatchMemOp",
-           driver_.cuStreamBatchMemOp_v2(stream_, static_cast<unsigned>(entries_.size()),
-                                         entries_.data(), 0));
-    } else {
-      for (const cuda::BatchEntry& it : entries_) {
-        if (!outcome_.ok()) break;
-        const auto value = static_cast<uint32_t>(it.value);
-        if (it.operation == cuda::kWaitValue32) {
-          hold("cuStreamWaitValue32",
-               driver_.cuStreamWaitValue32_v2(stream_, it.address, value, it.flags));
-        } else {
-          hold("cuStreamWriteValue32",
-               driver_.cuStreamWriteValue32_v2(stream_, it.address, value, it.flags));
-        }
-      }
-    }
-    if (outcome_.ok()) enqueued_rings_ = rings_;
-  }
-  entries_.clear();
+  if (entries_.empty()) return;
+  if (!outcome_.ok()) return entries_.clear();
+  cuda::enqueue_flags(driver_, stream_, &entries_,
+                      [this](const char* call, cuda::Result result) { hold(call, result); });
+  if (outcome_.ok()) enqueued_rings_ = rings_;
 }
 
 void StreamCommands::hold(const char* call, cuda::Result result) {
