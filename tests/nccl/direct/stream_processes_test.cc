@@ -30,9 +30,7 @@ const bool kEnvironment = [] {
 
 constexpr size_t kCount = 30011;
 
-int host_copies() {
-  return strict_cuda_host_copies == nullptr ? 0 : strict_cuda_host_copies();
-}
+int host_copies() { return strict_cuda_host_copies == nullptr ? 0 : strict_cuda_host_copies(); }
 
 // The communicator of a process that uses the device.
 class Rank {
