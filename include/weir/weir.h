@@ -288,9 +288,9 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_deregister(weir_comm_t comm, weir_wi
  * and of any size. A collective of `comm` moves data once wherever a buffer lies in an arena, at
  * whatever offset on each rank: each rank tells with the first signal of the call where its buffers
  * lie. A buffer of a rank that lies elsewhere, or not as a whole in one arena, passes through slots
- * as before, in the same call. Small calls, all_reduce and reduce always do (docs/transports.md).
- * Other communicators, also those split from `comm` or shrunk, treat the buffers as ordinary
- * memory.
+ * as before, in the same call. Small calls, all_reduce and reduce always do, all_to_all_v unless
+ * the send buffers of all ranks lie in arenas (docs/transports.md). Other communicators, also those
+ * split from `comm` or shrunk, treat the buffers as ordinary memory.
  *
  * Threads. weir_arena_alloc, weir_arena_free and weir_arena_info may be called from any thread,
  * also inside a callback; they take O(log n) for n buffers and wait for no rank. weir_arena_destroy
@@ -340,8 +340,8 @@ typedef struct weir_arena_usage {
   size_t largest_free_bytes; /* the longest buffer that can be had now */
   size_t buffer_count;
   int is_shared; /* 1: other ranks reach the memory; 0: it is ordinary memory */
-  /* What this rank has read and written in collectives of the arena's communicator in which the
-   * ranks told where their buffers lie, since the arena was made: 2 bytes for a byte that is
+  /* What this rank has read and written in collectives of the arena's communicator in which ranks
+   * use each other's buffers where they lie, since the arena was made: 2 bytes for a byte that is
    * copied, n + 1 for one that is folded from n. To find out whether a program's buffers are
    * used. */
   uint64_t touched_bytes;

@@ -261,6 +261,52 @@ TEST(Arena, GatheringAndScatteringTouchTheLeastBytes) {
   }
 }
 
+// What a layer of experts does: blocks of any length, which lie anywhere in the buffers.
+TEST(Arena, BlocksOfDifferentLengthsAreCopiedOnce) {
+  constexpr size_t kUnit = 10'000;
+  // From rank p to rank q; the blocks of a rank lie in its buffers from the last to the first.
+  const auto length = [](size_t p, size_t q) { return kUnit * (p + 2 * q); };
+  for (const size_t n : {2, 4}) {
+    run_processes(static_cast<int>(n), [&](int rank, weir_comm_t comm) {
+      const auto me = static_cast<size_t>(rank);
+      weir_arena_t arena = make_arena(comm, 64 * kMiB);
+      {
+        const Pair buffers(arena, rank, 64 * kUnit, 64 * kUnit);
+        std::vector<size_t> sent(n), sent_at(n), received(n), received_at(n);
+        size_t send_end = 0, recv_end = 0, received_bytes = 0;
+        for (size_t p = n; p-- > 0;) {
+          sent[p] = length(me, p);
+          received[p] = length(p, me);
+          sent_at[p] = send_end;
+          received_at[p] = recv_end;
+          send_end += sent[p];
+          recv_end += received[p];
+          received_bytes += received[p] * sizeof(float);
+          std::fill_n(buffers.send + sent_at[p], sent[p], static_cast<float>(100 * me + p));
+        }
+        for (int round = 0; round < 3; ++round) {
+          std::fill_n(buffers.recv, recv_end, -1.0f);
+          const uint64_t touched = touched_by(arena, [&] {
+            ASSERT_EQ(
+                weir_all_to_all_v(comm, buffers.send, sent.data(), sent_at.data(), buffers.recv,
+                                  received.data(), received_at.data(), WEIR_FLOAT32, nullptr),
+                WEIR_OK)
+                << weir_last_error(comm);
+          });
+          for (size_t p = 0; p < n; ++p) {
+            expect_all(buffers.recv + received_at[p], received[p], static_cast<float>(100 * p + me),
+                       "exchanged");
+          }
+          if (info_of(arena).is_shared != 0) {
+            EXPECT_EQ(touched, 2 * received_bytes);
+          }
+        }
+      }
+      EXPECT_EQ(weir_arena_destroy(arena), WEIR_OK);
+    });
+  }
+}
+
 TEST(Arena, ABufferOutsidePassesThroughSlotsInTheSameCall) {
   run_processes(3, [](int rank, weir_comm_t comm) {
     constexpr size_t kCount = 50'001;

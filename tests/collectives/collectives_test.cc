@@ -157,7 +157,10 @@ TEST(Collectives, BlocksOfEveryLengthMeetInAnAllToAllV) {
     const size_t r = static_cast<size_t>(rank);
     constexpr size_t kLengths[] = {0, 1, 20, 300, 700, 5'000, 60'000};
     std::mt19937_64 random(seed);  // the same on all ranks
-    for (int round = 0; round < 100; ++round) {
+    void* window = nullptr;
+    ASSERT_EQ(weir_mem_alloc(comm, 60'000 * n * sizeof(float), &window), WEIR_OK)
+        << weir_last_error(comm);
+    for (int round = 0; round < 200; ++round) {
       const size_t longest = 1 + random() % std::size(kLengths);
       std::vector<std::vector<size_t>> counts(n, std::vector<size_t>(n));
       for (size_t from = 0; from < n; ++from) {
@@ -175,9 +178,15 @@ TEST(Collectives, BlocksOfEveryLengthMeetInAnAllToAllV) {
         expected.insert(expected.end(), in.begin(), in.end());
       }
       Values recv(expected.size() + 1, -1.0f);
+      // In the windows of all ranks, of all but one, of none.
+      const size_t outside = random() % 3 == 0 ? random() % n : n;
+      const bool in_window = random() % 4 != 0 && outside != r;
+      float* const from =
+          in_window ? std::copy(send.begin(), send.end(), static_cast<float*>(window)) - send.size()
+                    : send.data();
       perform(comm, round % 2 == 0 ? How::kOutOfPlace : How::kNonblocking,
               [&](weir_request_t* request) {
-                return weir_all_to_all_v(comm, send.data(), from_me.data(), nullptr, recv.data(),
+                return weir_all_to_all_v(comm, from, from_me.data(), nullptr, recv.data(),
                                          to_me.data(), nullptr, WEIR_FLOAT32, request);
               });
       expected.push_back(-1.0f);
@@ -185,6 +194,7 @@ TEST(Collectives, BlocksOfEveryLengthMeetInAnAllToAllV) {
       // What comes between uses the same lines.
       if (random() % 2 == 0) check_all_reduce(b, 5, How::kInPlace);
     }
+    ASSERT_EQ(weir_mem_free(comm, window), WEIR_OK);
   };
   for (const int n : {1, 2, 4}) {
     for (const char* hooks : {"", "check"}) {
@@ -248,6 +258,31 @@ TEST(Collectives, UserWindowsGiveTheSameResults) {
     }
     ASSERT_EQ(weir_mem_free(comm, memory), WEIR_OK);
   });
+}
+
+// The library's own calls, of which making a window consists, have buffers in no window.
+TEST(Collectives, WhatIsForcedForWindowsLetsWindowsBeMade) {
+  const auto gather = [](int rank, weir_comm_t comm) {
+    constexpr size_t kCount = 10'000;
+    void* memory = nullptr;
+    ASSERT_EQ(weir_mem_alloc(comm, 4 * kCount * sizeof(float), &memory), WEIR_OK)
+        << weir_last_error(comm);
+    auto* const send = static_cast<float*>(memory);
+    float* const recv = send + kCount;
+    std::fill_n(send, kCount, static_cast<float>(rank));
+    ASSERT_EQ(weir_all_gather(comm, send, recv, kCount, WEIR_FLOAT32, nullptr), WEIR_OK)
+        << weir_last_error(comm);
+    for (size_t p = 0; p < 3; ++p) ASSERT_EQ(recv[p * kCount + 17], static_cast<float>(p));
+    // The program's own call is refused where it cannot be what is forced.
+    Values ordinary(4 * kCount);
+    EXPECT_EQ(weir_all_gather(comm, ordinary.data(), ordinary.data() + kCount, kCount, WEIR_FLOAT32,
+                              nullptr),
+              WEIR_ERROR_UNSUPPORTED);
+    EXPECT_NE(std::string(weir_last_error(comm)).find("it needs user windows"), std::string::npos)
+        << weir_last_error(comm);
+    ASSERT_EQ(weir_mem_free(comm, memory), WEIR_OK);
+  };
+  run_processes(3, gather, {{"WEIR_ALGORITHM", "all_gather=window,all_reduce=window"}});
 }
 
 TEST(Reductions, EveryTypeAndOperationIsExactOnSmallIntegers) {

@@ -8,6 +8,9 @@
 // it (reductions), or is written by no rank that has it as input (all_gather, broadcast, gather,
 // scatter). all_to_all swaps: one rank of each pair exchanges the two blocks through its scratch.
 //
+// With blocks whose lengths only their ends know, where a block lies in its sender's Input is the
+// sender's own matter, too: the ranks tell each other (comm/collective/call_agreement.h).
+//
 // Where the ranks tell their buffers with their first signal, other programs do the same and serve
 // buffers that are in no window: window_told.h.
 #include "core/algo/catalog.h"
@@ -236,9 +239,11 @@ const Algorithm kWindowAllToAll = {
     .needs_mapped = false,
     .needs_user_windows = true,
     .rank_order = false,
+    .lengths = BlockLengths::kKnownToEnds,
     .symmetry = Symmetry::kShift,
     .supports =
         [](const Problem& problem) {
+          if (problem.in_place && problem.lengths != BlockLengths::kEqual) return false;
           return problem.in_place ? mapped_inputs_outputs(problem) : mapped_inputs(problem);
         },
     .shape = one_scratch_shape,

@@ -55,7 +55,7 @@ struct alignas(kCacheLineBytes) DescriptorLine {
   std::atomic<uint64_t> what;      // see call.h: packed collective, type, fold, root
   std::atomic<uint64_t> count;
   // Window number + 1 and offset of the buffers, 0 = none. all_to_all_v: the first is the longest
-  // block of the rank, in elements.
+  // block of the rank, in elements, and the second is about its input.
   std::atomic<uint64_t> input_window;
   std::atomic<uint64_t> output_window;
 };
@@ -91,6 +91,9 @@ struct Control {
   // rows alternately: who begins a call has finished the one before, and all have read the one
   // before that.
   std::atomic<uint64_t> block_words[2][kBlockRanksMax];
+  // Likewise: where the block lies in this rank's input, in elements; written only where the input
+  // lies in a window.
+  std::atomic<uint64_t> block_offsets[2][kBlockRanksMax];
   // Valid once state is kFailed: the reason, and the first ranks that the failed operation waited
   // for.
   alignas(kCacheLineBytes) char error_text[kErrorTextBytes];

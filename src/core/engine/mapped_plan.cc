@@ -46,6 +46,8 @@ class Binder {
     switch (ref.space) {
       case Space::kInput:
         place.base = local ? kBaseInput : base_peer_input(program_.rank_count, ref.rank);
+        // Of an all_to_all_v that base is the block itself.
+        if (!local && call_.recv_counts != nullptr) break;
         place.offset_bytes =
             (ref.node * map_.node_stride() + map_.input_offset(chunk)) * element_bytes_;
         break;

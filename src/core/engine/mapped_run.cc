@@ -11,6 +11,13 @@
 
 namespace weir::engine {
 
+Status unknown_memory(Rank peer) {
+  return Status(Code::kMismatch,
+                fmt::format("a buffer of rank {} lies in memory that this rank has freed: no rank "
+                            "may free it or destroy its arena while another passes it",
+                            peer));
+}
+
 inline unsigned char* MappedRun::address(const Place& place, uint64_t ring_offset,
                                          uint64_t slice_offset) const {
   unsigned char* base = bases_[place.base];
@@ -70,10 +77,7 @@ bool MappedRun::hear(Context& context, Rank peer) {
   unsigned char* const input = told_->find(peer, word);
   bases_[base_peer_input(context.rank_count, peer)] = input;
   if (input != nullptr) return true;
-  status_ = Status(Code::kMismatch,
-                   fmt::format("a buffer of rank {} lies in memory that this rank has freed: no "
-                               "rank may free it or destroy its arena while another passes it",
-                               peer));
+  status_ = unknown_memory(peer);
   return false;
 }
 

@@ -27,10 +27,14 @@ class ToldBuffers {
   virtual unsigned char* find(Rank peer, uint64_t word) = 0;
 };
 
+// Of a call that names memory of `peer` which this rank no longer knows.
+Status unknown_memory(Rank peer);
+
 class MappedRun final : public Run {
  public:
   // Begins the next operation of the context. `peer_inputs` and `peer_outputs`: the peers' buffers
-  // in this process's address space by rank, for programs over user windows; else empty. `plan` and
+  // in this process's address space by rank, for programs over user windows; else empty. Of an
+  // all_to_all_v the inputs are the blocks that this rank receives. `plan` and
   // `call` must live until the run is done.
   void start(const MappedPlan& plan, const Call& call, uint32_t call_fingerprint, Context& context,
              std::span<unsigned char* const> peer_inputs = {},
@@ -42,7 +46,6 @@ class MappedRun final : public Run {
                   Context& context, uint64_t own_word, ToldBuffers& told);
   // Bytes that this rank has read and written in a run that is told; a copy onto itself moves none.
   uint64_t touched_bytes() const { return touched_bytes_; }
-  bool is_told() const { return told_ != nullptr; }
 
   Advance advance(Context& context) override;
   void collect_awaited(const Context& context, std::vector<Rank>* ranks) const override;

@@ -308,7 +308,8 @@ Result<cost::Decision> Planner::decide(const Call& call, const algo::Problem& pr
   const std::span<const algo::Algorithm* const> all =
       of_leaves ? algo::leaf_algorithms() : std::span<const algo::Algorithm* const>(algorithms_);
   std::vector<const algo::Algorithm*> candidates = cost::candidates_for(all, problem);
-  const ForcedAlgorithm* forced = forced_for(problem);
+  // What is forced is meant for the program's calls, whose buffers may be other ones.
+  const ForcedAlgorithm* forced = call.purpose == Purpose::kNone ? forced_for(problem) : nullptr;
   const bool passed_over = forced != nullptr && forced->lengths < problem.lengths &&
                            (forced->algorithm->lengths < problem.lengths ||
                             (forced->algorithm->needs_user_windows && !problem.inputs_mapped));

@@ -58,15 +58,75 @@ bool CallAgreement::all_described(Request& request, uint64_t input_word, uint64_
   return true;
 }
 
-void CallAgreement::publish_lengths(const engine::Call& call) {
-  auto& row = context_.control(context_.rank).block_words[uneven_count_ % 2];
+uint64_t CallAgreement::word_of_blocks(const engine::Call& call) const {
+  if (windows_.need() == Windows::Need::kNothing) return 0;
+  size_t end = 0;
+  size_t next = 0;
+  for (Rank p = 0; p < context_.rank_count; ++p) {
+    if (call.block_displacements != nullptr) next = call.block_displacements[p];
+    next += call.block_counts[p];
+    if (call.block_counts[p] > 0) end = std::max(end, next);
+  }
+  return windows_.word_of(call.input, end * element_bytes(call.type), windows_.only_arenas());
+}
+
+void CallAgreement::publish_lengths(const engine::Call& call, uint64_t word) {
+  engine::Control& own = context_.control(context_.rank);
+  auto& offsets = own.block_offsets[uneven_count_ % 2];
+  size_t next = 0;
+  for (Rank p = 0; word != 0 && p < context_.rank_count; ++p) {
+    const size_t offset = call.block_displacements != nullptr ? call.block_displacements[p] : next;
+    offsets[p].store(offset, std::memory_order_relaxed);
+    next += call.block_counts[p];
+  }
+  auto& row = own.block_words[uneven_count_ % 2];
   for (Rank p = 0; p < context_.rank_count; ++p) {
     row[p].store(engine::block_word(context_.sequence + 1, call.block_counts[p]),
                  std::memory_order_release);
   }
 }
 
-bool CallAgreement::lengths_match(const engine::Call& call, Status* failure) {
+bool CallAgreement::find_blocks(const engine::Call& call, const engine::Planner& planner,
+                                Status* failure) {
+  const Rank n = context_.rank_count;
+  const uint64_t element = element_bytes(call.type);
+  if (windows_.need() == Windows::Need::kNothing || !planner.uses_windows(call.collective) ||
+      call.block_count_max * element * n < engine::kWindowBytesMin) {
+    return false;
+  }
+  const auto word_of = [&](Rank p) {
+    const uint64_t next = context_.sequence + 1;
+    return context_.control(p).descriptor[next % engine::kDescriptorCount].output_window.load(
+        std::memory_order_relaxed);
+  };
+  const uint64_t first = word_of(0);
+  bool reaches_all = true;
+  for (Rank p = 0; p < n; ++p) {
+    if (word_of(p) == 0) return false;
+    reaches_all = reaches_all && windows_.at_peer(word_of(p), first, p, 0) != nullptr;
+  }
+  if (!reaches_all && !windows_.only_arenas()) return false;
+  inputs_.assign(n, nullptr);
+  outputs_.assign(n, nullptr);
+  for (Rank p = 0; p < n; ++p) {
+    const size_t count = call.recv_counts[p];
+    if (p == context_.rank || count == 0) continue;
+    const size_t offset = context_.control(p).block_offsets[uneven_count_ % 2][context_.rank].load(
+        std::memory_order_relaxed);
+    unsigned char* const input =
+        offset > PTRDIFF_MAX / element - count
+            ? nullptr
+            : windows_.at_peer(word_of(p), first, p, (offset + count) * element);
+    if (input == nullptr) {
+      *failure = engine::unknown_memory(p);
+      return false;
+    }
+    inputs_[p] = input + offset * element;
+  }
+  return true;
+}
+
+bool CallAgreement::lengths_match(const engine::Call& call, Status* failure) const {
   const uint64_t next = context_.sequence + 1;
   for (Rank p = 0; p < context_.rank_count; ++p) {
     const uint64_t word = context_.control(p).block_words[uneven_count_ % 2][context_.rank].load(
@@ -86,17 +146,17 @@ bool CallAgreement::lengths_match(const engine::Call& call, Status* failure) {
                     p, p, context_.rank));
     return false;
   }
-  ++uneven_count_;
   return true;
 }
 
 void CallAgreement::publish_blocks(const engine::Call& call, const engine::Plan& plan) {
   line_run_.publish_ahead(*plan.mapped, call, plan.fingerprint, context_);
-  publish_lengths(call);
+  const uint64_t word = word_of_blocks(call);
+  publish_lengths(call, word);
   // Long blocks of another rank, if any, are longer than all that fit into lines.
   context_.describe_next_call(
       call, plan.fingerprint,
-      engine::line_payload_bytes(context_.rank_count) / element_bytes(call.type), 0);
+      engine::line_payload_bytes(context_.rank_count) / element_bytes(call.type), word);
   context_.wake_sleepers();
 }
 
@@ -106,7 +166,8 @@ bool CallAgreement::blocks_arrived() {
   return true;
 }
 
-bool CallAgreement::on_lengths(Request& request, engine::Planner& planner, Status* failure) {
+bool CallAgreement::on_lengths(Request& request, engine::Planner& planner, bool* in_windows,
+                               Status* failure) {
   engine::Call& call = request.call;
   if (!context_.mapped() || context_.rank_count == 1) return true;
   const Rank n = context_.rank_count;
@@ -123,7 +184,8 @@ bool CallAgreement::on_lengths(Request& request, engine::Planner& planner, Statu
       request.described = request.ahead = true;
     }
   }
-  if (!request.described) publish_lengths(call);
+  const uint64_t word = request.described ? 0 : word_of_blocks(call);
+  if (!request.described) publish_lengths(call, word);
   const uint64_t next = context_.sequence + 1;
   if (request.ahead) {
     if (blocks_arrived()) {
@@ -138,7 +200,7 @@ bool CallAgreement::on_lengths(Request& request, engine::Planner& planner, Statu
       return false;
     }
   }
-  if (!all_described(request, own, 0)) return false;
+  if (!all_described(request, own, word)) return false;
   call.block_count_max = 0;
   const size_t longest_max = PTRDIFF_MAX / element_bytes(call.type) / n;  // that any rank can have
   for (Rank p = 0; p < n; ++p) {
@@ -149,7 +211,11 @@ bool CallAgreement::on_lengths(Request& request, engine::Planner& planner, Statu
   }
   // Slots of one size for all short blocks, so that one plan serves them.
   if (call.block_count_max <= short_max) call.block_count_max = short_max;
-  return lengths_match(call, failure);
+  if (!lengths_match(call, failure)) return false;
+  *in_windows = find_blocks(call, planner, failure);
+  if (!failure->ok()) return false;
+  ++uneven_count_;
+  return true;
 }
 
 bool CallAgreement::may_use_windows(const engine::Call& call,

@@ -189,7 +189,7 @@ bool CollectiveQueue::poll(OperationFailure* failure) {
     }
     moved = moved || advance != Advance::kBlocked;
     if (advance != Advance::kDone) break;
-    if (active_run_ == &mapped_run_ && mapped_run_.is_told()) {
+    if (active_run_ == &mapped_run_ && active_plan_->protocol == Protocol::kWindows) {
       agreement_.count_touched(mapped_run_.touched_bytes());
     }
     active_run_ = nullptr;

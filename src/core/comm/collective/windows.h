@@ -63,7 +63,7 @@ class Windows {
   // it does not. `first`: the word of rank 0.
   unsigned char* at_peer(uint64_t word, uint64_t first, Rank peer, uint64_t bytes) const;
 
-  // Adds what this rank has read and written in a call whose buffers were told.
+  // Adds what this rank has read and written in a call that used buffers of other ranks.
   void add_touched(uint64_t bytes);
 
   // Frees all memory that `allocate` has given, and lets go of the arenas. `by_transport`: also
