@@ -15,6 +15,7 @@
 
 namespace weir::nccl {
 
+class Neighbors;
 class StreamMemory;
 
 class DeviceState {
@@ -31,6 +32,10 @@ class DeviceState {
   }
   uint64_t chunk_bytes() const { return chunk_bytes_.load(std::memory_order_relaxed); }
   bool in_one_process() const { return in_one_process_.load(std::memory_order_relaxed); }
+  // Of the ranks of this process; empty: this is the only one that uses CUDA. Set while the
+  // communicator is made.
+  const std::shared_ptr<Neighbors>& neighbors() const { return neighbors_; }
+  void set_neighbors(std::shared_ptr<Neighbors> neighbors) { neighbors_ = std::move(neighbors); }
   // What collectives need to be work of their streams alone; empty: they are staged. Set while the
   // communicator is made.
   const std::shared_ptr<StreamMemory>& stream_memory() const { return stream_memory_; }
@@ -67,6 +72,7 @@ class DeviceState {
 
  private:
   std::atomic<uint64_t> chunk_bytes_{0};
+  std::shared_ptr<Neighbors> neighbors_;
   std::shared_ptr<StreamMemory> stream_memory_;
   std::atomic<bool> in_one_process_{false};
   std::atomic<weir_comm_t> answers_{nullptr};

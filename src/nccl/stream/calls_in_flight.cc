@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nccl/stream/calls_in_flight.h"
+
+#include <chrono>
+
+#include "nccl/stream/pause.h"
+
+namespace weir::nccl {
+
+namespace {
+
+// The proxy lets the streams of a communicator that has failed go on. If they do not in this time,
+// they are gone.
+constexpr std::chrono::seconds kReleased{5};
+
+}  // namespace
+
+Outcome CallsInFlight::make(const cuda::Driver& driver, const char* function,
+                            std::unique_ptr<CallsInFlight>* made) {
+  std::unique_ptr<CallsInFlight> it(new CallsInFlight());
+  Outcome outcome = get_staging(driver, function, 1, 0, &it->words_);
+  if (outcome.ok()) *made = std::move(it);
+  return outcome;
+}
+
+CallsInFlight::~CallsInFlight() {
+  // Used again only where no stream writes to it any more.
+  if (words_->mailboxes[0].rung() == marked_) words_->mailboxes[0].take();
+}
+
+uint32_t CallsInFlight::mark() {
+  marked_ = made_;
+  marks_.push_back(marked_);
+  return marked_;
+}
+
+bool CallsInFlight::has_passed(uint32_t mark) const {
+  return static_cast<int32_t>(words_->mailboxes[0].rung() - mark) >= 0;
+}
+
+void CallsInFlight::enter(size_t calls, const Comm& comm) {
+  while (!marks_.empty() && has_passed(marks_.front())) marks_.pop_front();
+  Pause pause;
+  auto broken_since = std::chrono::steady_clock::time_point::max();
+  while (!marks_.empty() && made_ - marks_.front() + calls > limit_) {
+    if (has_passed(marks_.front())) {
+      marks_.pop_front();
+      pause.reset();
+      continue;
+    }
+    const auto now = std::chrono::steady_clock::now();
+    if (comm.broken() && now < broken_since) broken_since = now;
+    if (now > broken_since && now - broken_since > kReleased) break;
+    pause.wait();
+  }
+  made_ += static_cast<uint32_t>(calls);
+}
+
+}  // namespace weir::nccl
