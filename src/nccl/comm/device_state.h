@@ -17,6 +17,7 @@ namespace weir::nccl {
 
 class Neighbors;
 class StreamMemory;
+class StreamRecord;
 
 class DeviceState {
  public:
@@ -41,6 +42,11 @@ class DeviceState {
   const std::shared_ptr<StreamMemory>& stream_memory() const { return stream_memory_; }
   void set_stream_memory(std::shared_ptr<StreamMemory> memory) {
     stream_memory_ = std::move(memory);
+  }
+  // What the recorder keeps of such collectives; empty: nothing. Set with it.
+  const std::shared_ptr<StreamRecord>& stream_record() const { return stream_record_; }
+  void set_stream_record(std::shared_ptr<StreamRecord> record) {
+    stream_record_ = std::move(record);
   }
   // The communicator for answers to direct messages, which Comm owns; nullptr: messages are not
   // tried directly.
@@ -74,6 +80,7 @@ class DeviceState {
   std::atomic<uint64_t> chunk_bytes_{0};
   std::shared_ptr<Neighbors> neighbors_;
   std::shared_ptr<StreamMemory> stream_memory_;
+  std::shared_ptr<StreamRecord> stream_record_;
   std::atomic<bool> in_one_process_{false};
   std::atomic<weir_comm_t> answers_{nullptr};
   std::atomic<uint32_t> noted_{0};

@@ -359,6 +359,22 @@ void StreamMemory::release(uint32_t fingerprint) const {
   }
 }
 
+std::vector<Rank> StreamMemory::silent_ranks(uint32_t fingerprint) const {
+  const Rank n = rank_count();
+  std::vector<Rank> silent;
+  for (Rank peer = 0; peer < n; ++peer) {
+    bool any = peer == rank_;
+    for (uint32_t phase = 0; phase < StreamProgram::kPhases; ++phase) {
+      for (uint32_t slot = 0; slot < StreamProgram::kSlots; ++slot) {
+        const uint32_t flag = StreamProgram::full_flag(n, phase, slot, peer, rank_);
+        any = any || flags_->flag(flag).load() == fingerprint;
+      }
+    }
+    if (!any) silent.push_back(peer);
+  }
+  return silent;
+}
+
 uint64_t StreamMemory::progress_mark() const {
   const Rank n = rank_count();
   uint64_t mark = 0;

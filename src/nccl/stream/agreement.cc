@@ -3,9 +3,8 @@
 
 #include <fmt/format.h>
 
-#include <atomic>
-#include <cstring>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -17,6 +16,7 @@
 #include "nccl/direct/stream_memory.h"
 #include "nccl/stream/enqueue.h"
 #include "nccl/stream/neighbors.h"
+#include "nccl/stream/stream_record.h"
 
 namespace weir::nccl {
 
@@ -33,13 +33,10 @@ struct MemoryEntry {
   ProcessNumber process;
 };
 
-// Of a communicator whose rank 0 is in this process; no other one has it, most probably.
+// Of a communicator whose rank 0 is here; no other one has it, most probably.
 uint64_t number_of_next() {
-  static std::atomic<uint64_t> count{0};
-  const ProcessNumber process = this_process();
-  uint64_t number = 0;
-  std::memcpy(&number, process.data(), sizeof number);
-  return number + ++count;
+  std::random_device random;
+  return uint64_t{random()} << 32 | random();
 }
 
 // Collective.
@@ -91,6 +88,7 @@ bool passes_messages(const Comm& comm) {
 }  // namespace
 
 Outcome agree_on_devices(const char* function, Comm& comm) {
+  const auto earlier = comm::ClockReading::now();
   const DirectChoice choice = comm.rank_count() > 1 ? direct_choice_here() : DirectChoice::kNoCuda;
   const bool can = choice == DirectChoice::kOn;
   const MemoryEntry mine{
@@ -134,6 +132,9 @@ Outcome agree_on_devices(const char* function, Comm& comm) {
   } else if (memory != nullptr && !memory->reduces() && !reason.empty()) {
     explain(comm, fmt::format("device memory is reduced through host memory: rank {}: {}",
                               comm.rank(), reason));
+  }
+  if (memory != nullptr) {
+    comm.devices().set_stream_record(StreamRecord::open(comm, all[0].number, earlier));
   }
   comm.devices().set_stream_memory(std::move(memory));
   return {};

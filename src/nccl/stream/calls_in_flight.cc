@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nccl/stream/calls_in_flight.h"
 
+#include <algorithm>
 #include <chrono>
+#include <mutex>
+#include <vector>
 
+#include "core/base/per_process.h"
 #include "nccl/stream/pause.h"
 
 namespace weir::nccl {
@@ -13,19 +17,50 @@ namespace {
 // they are gone.
 constexpr std::chrono::seconds kReleased{5};
 
+// Streams may still write to their words. Never destroyed.
+struct Resting {
+  std::mutex lock;
+  std::vector<std::unique_ptr<CallsInFlight>> all;
+};
+Resting& resting() {
+  static constinit PerProcess<Resting> it;
+  return it.get();
+}
+
 }  // namespace
 
 Outcome CallsInFlight::make(const cuda::Driver& driver, const char* function,
-                            std::unique_ptr<CallsInFlight>* made) {
-  std::unique_ptr<CallsInFlight> it(new CallsInFlight());
-  Outcome outcome = get_staging(driver, function, 1, 0, &it->words_);
-  if (outcome.ok()) *made = std::move(it);
-  return outcome;
+                            std::shared_ptr<CallsInFlight>* made) {
+  std::unique_ptr<CallsInFlight> it;
+  {
+    Resting& known = resting();
+    std::lock_guard lock(known.lock);
+    const auto found = std::find_if(known.all.begin(), known.all.end(),
+                                    [](const auto& one) { return one->has_passed(one->marked_); });
+    if (found != known.all.end()) {
+      it = std::move(*found);
+      known.all.erase(found);
+    }
+  }
+  if (it == nullptr) {
+    it.reset(new CallsInFlight());
+    Outcome outcome = get_staging(driver, function, 1, 0, &it->words_);
+    if (!outcome.ok()) return outcome;
+  }
+  it->marks_.clear();
+  *made = std::shared_ptr<CallsInFlight>(it.release(), give_back);
+  return {};
 }
 
-CallsInFlight::~CallsInFlight() {
-  // Used again only where no stream writes to it any more.
-  if (words_->mailboxes[0].rung() == marked_) words_->mailboxes[0].take();
+void CallsInFlight::give_back(CallsInFlight* it) noexcept {
+  std::unique_ptr<CallsInFlight> owned(it);
+  try {
+    Resting& known = resting();
+    std::lock_guard lock(known.lock);
+    known.all.push_back(std::move(owned));
+  } catch (...) {
+    (void)owned.release();  // without memory for the list it is lost
+  }
 }
 
 uint32_t CallsInFlight::mark() {

@@ -22,10 +22,10 @@ namespace weir::nccl {
 
 class CallsInFlight {
  public:
-  // A context is current.
+  // A context is current. An object that is not used any more is kept for later ones, and its
+  // count goes on: the host never writes to the word, which may be gone when the process ends.
   static Outcome make(const cuda::Driver& driver, const char* function,
-                      std::unique_ptr<CallsInFlight>* made);
-  ~CallsInFlight();
+                      std::shared_ptr<CallsInFlight>* made);
   CallsInFlight(const CallsInFlight&) = delete;
   CallsInFlight& operator=(const CallsInFlight&) = delete;
 
@@ -44,6 +44,7 @@ class CallsInFlight {
   static constexpr uint32_t kMarkEvery = 32;
 
   CallsInFlight() = default;
+  static void give_back(CallsInFlight* it) noexcept;
   bool has_passed(uint32_t mark) const;
 
   std::shared_ptr<Staging> words_;

@@ -356,7 +356,7 @@ Outcome begin(const Driver& driver, Batch& batch) {
   if (tasks.empty()) return {};
   CallsInFlight* calls = nullptr;
   if (batch.calls_max > 0 && !batch.capture.active && batch.may_run == nullptr) {
-    std::unique_ptr<CallsInFlight>& known = batch.parts[0].chain().calls;
+    std::shared_ptr<CallsInFlight>& known = batch.parts[0].chain().calls;
     if (known == nullptr) outcome = CallsInFlight::make(driver, batch.function, &known);
     if (!outcome.ok()) return outcome;
     calls = known.get();

@@ -69,7 +69,7 @@ struct TaskChain {
   std::shared_ptr<Staging> staging;
   uint32_t last_number = 0;
   std::shared_ptr<StreamEvent> last;  // the end of the latest task
-  std::unique_ptr<CallsInFlight> calls;
+  std::shared_ptr<CallsInFlight> calls;
   std::shared_ptr<Staging> words;   // of calls that are work of the stream alone
   uint32_t last_call = 0;           // the number of the latest
   std::shared_ptr<Staging> pinned;  // for their plain memory of the host

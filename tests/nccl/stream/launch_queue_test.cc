@@ -137,8 +137,8 @@ TEST_F(LaunchQueue, AGroupOfMoreCallsThanItHoldsDoesNotWaitForItself) {
   exchange([](const Stream&) {});
 }
 
-// A thread that is far ahead waits for its launch queue, but not with the lock of the context, which
-// the other rank's thread needs to catch up.
+// A thread that is far ahead waits for its launch queue, but not with the lock of the context,
+// which the other rank's thread needs to catch up.
 TEST_F(LaunchQueue, AThreadThatIsFarAheadDoesNotKeepItsPeerFromCalling) {
   WEIR_NEEDS_QUEUES(8);
   std::barrier ended(2);  // freeing memory waits for the device

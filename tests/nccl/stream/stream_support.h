@@ -12,7 +12,9 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -98,16 +100,19 @@ class Gate {
 };
 
 // A stream of the calling thread and its context: a test that made one for each copy would soon
-// have some in the hardware queues of its ranks.
+// have some in the hardware queues of its ranks. Exit handlers use it, too: never destroyed.
 inline const Stream& copy_stream() {
-  static thread_local std::map<cuda::Context, Stream> streams;
+  static auto* const lock = new std::mutex();
+  static auto* const streams = new std::map<std::pair<std::thread::id, cuda::Context>, Stream>();
   cuda::Context context = nullptr;
   EXPECT_CUDA(cuCtxGetCurrent(&context));
-  const auto known = streams.find(context);
-  if (known != streams.end() && known->second.is_alive()) return known->second;
-  if (known != streams.end()) (void)known->second.release();  // the device has been reset
-  streams.erase(context);
-  return streams.try_emplace(context).first->second;
+  const std::pair key(std::this_thread::get_id(), context);
+  const std::lock_guard guard(*lock);
+  const auto known = streams->find(key);
+  if (known != streams->end() && known->second.is_alive()) return known->second;
+  if (known != streams->end()) (void)known->second.release();  // the device has been reset
+  streams->erase(key);
+  return streams->try_emplace(key).first->second;
 }
 
 // What receive buffers hold before.
