@@ -46,6 +46,8 @@ std::vector<Rank> Group::missing() const {
 
 bool Group::forwarded() const { return records.front().transport == comm::kForwardedTransport; }
 
+bool Group::on_streams() const { return records.front().transport == comm::kStreamTransport; }
+
 std::vector<Group> group_records(std::vector<Record> records) {
   using Key = std::tuple<uint64_t, uint64_t,
                          Rank>;  // one group per rank count

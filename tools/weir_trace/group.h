@@ -29,6 +29,7 @@ struct Group {
   const comm::Record* find(Rank rank) const;
   std::vector<Rank> missing() const;  // ranks that left no record; the first 64
   bool forwarded() const;             // its calls go to the real NCCL
+  bool on_streams() const;            // its calls are work of streams of devices
 };
 
 // Sorts records into groups, the most recently active first.

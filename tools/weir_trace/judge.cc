@@ -69,7 +69,7 @@ std::string message_of(const RecordedWait& wait) {
 }
 
 // What the rank is doing other than the operation that the others wait for.
-std::string whereabouts(const Record& record, uint64_t sequence) {
+std::string whereabouts(const Group& group, const Record& record, uint64_t sequence) {
   const RecordedWait& wait = record.wait;
   const bool elsewhere =
       wait.kind != RecordKind::kNothing && !(is_collective(wait) && wait.sequence >= sequence);
@@ -77,9 +77,8 @@ std::string whereabouts(const Record& record, uint64_t sequence) {
     return fmt::format("it waits for {}", message_of(wait));
   }
   if (record.begun() > record.completed) {
-    return fmt::format(
-        "operation {} has begun there, has not completed, and no thread waits for it",
-        record.begun());
+    return fmt::format("operation {} has begun there, has not completed, and no {} waits for it",
+                       record.begun(), group.on_streams() ? "stream" : "thread");
   }
   return record.completed == 0
              ? std::string("it has completed no collective")
@@ -240,9 +239,10 @@ Verdict judge_operation(const Group& group, uint64_t sequence, const JudgeOption
                     held));
   }
   if (!late.empty()) {
-    return verdict_of(Finding::kNeverCalled, late, sequence,
-                      fmt::format("{} never called operation {} ({}); {}", describe_ranks(late),
-                                  sequence, whereabouts(*group.find(late[0]), sequence), held));
+    return verdict_of(
+        Finding::kNeverCalled, late, sequence,
+        fmt::format("{} never called operation {} ({}); {}", describe_ranks(late), sequence,
+                    whereabouts(group, *group.find(late[0]), sequence), held));
   }
   // All have called it. A rank that others wait for and that does not wait itself holds it up.
   std::set<Rank> idle;
@@ -261,9 +261,13 @@ Verdict judge_operation(const Group& group, uint64_t sequence, const JudgeOption
     const std::vector<Rank> ranks(idle.begin(), idle.end());
     return verdict_of(
         Finding::kStuckInside, ranks, sequence,
-        fmt::format("{} began operation {} and went no further: no thread waits for it "
-                    "there; {}",
-                    describe_ranks(ranks), sequence, held));
+        group.on_streams()
+            ? fmt::format("{} enqueued operation {}, and the stream there has not come to it, or "
+                          "waits for no rank; {}",
+                          describe_ranks(ranks), sequence, held)
+            : fmt::format("{} began operation {} and went no further: no thread waits for it "
+                          "there; {}",
+                          describe_ranks(ranks), sequence, held));
   }
   if (!silent.empty()) {
     const std::vector<Rank> ranks(silent.begin(), silent.end());

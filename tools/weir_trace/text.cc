@@ -127,14 +127,16 @@ std::string activity_of(const Group& group, const Record& record, uint64_t now_n
   }
   if (record.begun() > record.completed) {
     const auto call = call_of(record, record.begun());
-    return fmt::format("operation {}{} is begun", record.begun(),
-                       call ? ", " + describe(*call) + "," : std::string());
+    return fmt::format("operation {}{} is {}", record.begun(),
+                       call ? ", " + describe(*call) + "," : std::string(),
+                       group.on_streams() ? "enqueued" : "begun");
   }
   const auto pending = std::find_if(record.messages.begin(), record.messages.end(),
                                     [](const RecordedMessage& message) { return !message.done; });
   if (pending != record.messages.end()) {
     return message_text(pending->kind, pending->peer, pending->bytes) + " is begun";
   }
+  if (group.on_streams()) return "nothing is enqueued";
   return group.forwarded() ? "in no call" : "not in Weir";
 }
 

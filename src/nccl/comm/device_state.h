@@ -15,7 +15,9 @@
 
 namespace weir::nccl {
 
+class Neighbors;
 class StreamMemory;
+class StreamRecord;
 
 class DeviceState {
  public:
@@ -31,11 +33,20 @@ class DeviceState {
   }
   uint64_t chunk_bytes() const { return chunk_bytes_.load(std::memory_order_relaxed); }
   bool in_one_process() const { return in_one_process_.load(std::memory_order_relaxed); }
+  // Of the ranks of this process; empty: this is the only one that uses CUDA. Set while the
+  // communicator is made.
+  const std::shared_ptr<Neighbors>& neighbors() const { return neighbors_; }
+  void set_neighbors(std::shared_ptr<Neighbors> neighbors) { neighbors_ = std::move(neighbors); }
   // What collectives need to be work of their streams alone; empty: they are staged. Set while the
   // communicator is made.
   const std::shared_ptr<StreamMemory>& stream_memory() const { return stream_memory_; }
   void set_stream_memory(std::shared_ptr<StreamMemory> memory) {
     stream_memory_ = std::move(memory);
+  }
+  // What the recorder keeps of such collectives; empty: nothing. Set with it.
+  const std::shared_ptr<StreamRecord>& stream_record() const { return stream_record_; }
+  void set_stream_record(std::shared_ptr<StreamRecord> record) {
+    stream_record_ = std::move(record);
   }
   // The communicator for answers to direct messages, which Comm owns; nullptr: messages are not
   // tried directly.
@@ -67,7 +78,9 @@ class DeviceState {
 
  private:
   std::atomic<uint64_t> chunk_bytes_{0};
+  std::shared_ptr<Neighbors> neighbors_;
   std::shared_ptr<StreamMemory> stream_memory_;
+  std::shared_ptr<StreamRecord> stream_record_;
   std::atomic<bool> in_one_process_{false};
   std::atomic<weir_comm_t> answers_{nullptr};
   std::atomic<uint32_t> noted_{0};

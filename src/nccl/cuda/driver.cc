@@ -79,6 +79,14 @@ Context primary_context(const Driver& driver, int device) {
   return made ? known_primary(driver, device) : nullptr;
 }
 
+uint32_t hardware_queue_count(const Driver& driver) {
+  constexpr uint32_t kByDefault = 8;
+  if (driver.is_stand_in) return 0;
+  const char* text = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  const int count = text != nullptr ? std::atoi(text) : 0;
+  return count > 0 ? static_cast<uint32_t>(count) : kByDefault;
+}
+
 nccl::Outcome failed(const Driver& driver, const char* function, const char* call, Result result) {
   const char* name = nullptr;
   const char* text = nullptr;

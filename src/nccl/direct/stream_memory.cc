@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -108,15 +107,6 @@ uint64_t slot_bytes_wanted(Rank rank_count) {
   return std::max(slot, StreamProgram::slot_bytes_min(rank_count));
 }
 
-// The hardware queues that the streams of a device share in this process.
-uint32_t connections(const cuda::Driver& driver) {
-  constexpr uint32_t kByDefault = 8;
-  if (driver.is_stand_in) return 0;
-  const char* text = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
-  const int count = text != nullptr ? std::atoi(text) : 0;
-  return count > 0 ? static_cast<uint32_t>(count) : kByDefault;
-}
-
 // Of the ranks of one process that share a device, one of those that have the fewest queues each.
 struct Sharing {
   size_t ranks = 0;  // 0: nobody shares one
@@ -191,7 +181,7 @@ Outcome StreamMemory::make(const char* function, Comm& comm, DirectChoice choice
   const uint64_t scratch_bytes =
       (StreamProgram::kSlots + 1) * mine.slot_bytes + StreamProgram::kAlign;
   mine.process = this_process();
-  mine.connections = connections(*driver);
+  mine.connections = cuda::hardware_queue_count(*driver);
   mine.choice = choice;
   bool ok = it->prepare(comm, scratch_bytes, reason);
   int descriptor = -1;
@@ -367,6 +357,22 @@ void StreamMemory::release(uint32_t fingerprint) const {
       }
     }
   }
+}
+
+std::vector<Rank> StreamMemory::silent_ranks(uint32_t fingerprint) const {
+  const Rank n = rank_count();
+  std::vector<Rank> silent;
+  for (Rank peer = 0; peer < n; ++peer) {
+    bool any = peer == rank_;
+    for (uint32_t phase = 0; phase < StreamProgram::kPhases; ++phase) {
+      for (uint32_t slot = 0; slot < StreamProgram::kSlots; ++slot) {
+        const uint32_t flag = StreamProgram::full_flag(n, phase, slot, peer, rank_);
+        any = any || flags_->flag(flag).load() == fingerprint;
+      }
+    }
+    if (!any) silent.push_back(peer);
+  }
+  return silent;
 }
 
 uint64_t StreamMemory::progress_mark() const {

@@ -71,6 +71,8 @@ class StreamMemory {
   void spoil() { spoiled_.store(true, std::memory_order_release); }
   // Lets a stream of this rank pass what it waits for in a call with this fingerprint.
   void release(uint32_t fingerprint) const;
+  // Other ranks of which no data are here yet in a call with this fingerprint.
+  std::vector<Rank> silent_ranks(uint32_t fingerprint) const;
   // Changes with every flag that this rank waits for.
   uint64_t progress_mark() const;
 

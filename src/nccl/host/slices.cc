@@ -7,6 +7,25 @@
 
 namespace weir::nccl {
 
+namespace {
+
+// Of one slice between the device and the host, on whichever rank has most of them.
+size_t copies_max(OperationKind kind, size_t n) {
+  switch (kind) {
+    case OperationKind::kAllToAll:
+      return 2 * n;
+    case OperationKind::kReduceScatter:
+    case OperationKind::kAllGather:
+    case OperationKind::kGather:
+    case OperationKind::kScatter:
+      return n + 1;
+    default:
+      return 2;
+  }
+}
+
+}  // namespace
+
 Cut cut(const Operation& operation, uint64_t chunk_bytes) {
   const auto n = static_cast<size_t>(operation.comm->rank_count());
   const bool root = operation.comm->rank() == operation.peer;
@@ -57,7 +76,8 @@ Cut cut(const Operation& operation, uint64_t chunk_bytes) {
   it.width = operation.count;
   if (chunk_bytes == 0 || operation.count == 0) return it;
   const size_t fits = std::max<size_t>(1, chunk_bytes / (it.element_bytes * it.larger_blocks));
-  const size_t least = (operation.count + kSlicesMax - 1) / kSlicesMax;
+  const size_t slices_max = std::max<size_t>(1, kCallsMax / (2 + copies_max(operation.kind, n)));
+  const size_t least = (operation.count + slices_max - 1) / slices_max;
   it.width = std::min(operation.count, std::max(fits, least));
   it.slice_count = (operation.count + it.width - 1) / it.width;
   return it;

@@ -12,8 +12,10 @@
 
 namespace weir::nccl {
 
-// Longer operations are cut into wider slices.
-inline constexpr size_t kSlicesMax = 512;
+// Longer operations are cut into wider slices: a stream takes about so many calls for one operation
+// at most (two for flags, and one for each block of a slice), of the thousand that a launch queue
+// holds.
+inline constexpr size_t kCallsMax = 256;
 
 struct Cut {
   size_t send_blocks = 0;  // 0: this rank does not use the buffer

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,8 @@
 #include "nccl/direct/direct_policy.h"
 #include "nccl/direct/stream_memory.h"
 #include "nccl/stream/enqueue.h"
+#include "nccl/stream/neighbors.h"
+#include "nccl/stream/stream_record.h"
 
 namespace weir::nccl {
 
@@ -25,8 +28,16 @@ struct MemoryEntry {
   uint64_t host;         // 0: not known
   DirectChoice direct;   // kOn: it uses memory of devices directly
   uint32_t passes;       // 1: its transport takes messages in device memory
+  uint64_t number;       // rank 0's: of the communicator
+  int64_t device;        // of the communicator
   ProcessNumber process;
 };
+
+// Of a communicator whose rank 0 is here; no other one has it, most probably.
+uint64_t number_of_next() {
+  std::random_device random;
+  return uint64_t{random()} << 32 | random();
+}
 
 // Collective.
 Outcome make_answers(const char* function, Comm& comm) {
@@ -77,10 +88,12 @@ bool passes_messages(const Comm& comm) {
 }  // namespace
 
 Outcome agree_on_devices(const char* function, Comm& comm) {
+  const auto earlier = comm::ClockReading::now();
   const DirectChoice choice = comm.rank_count() > 1 ? direct_choice_here() : DirectChoice::kNoCuda;
   const bool can = choice == DirectChoice::kOn;
-  const MemoryEntry mine{wanted_chunk_bytes(), comm::host_tag(), choice,
-                         can && passes_messages(comm) ? 1u : 0u, this_process()};
+  const MemoryEntry mine{
+      wanted_chunk_bytes(), comm::host_tag(), choice,        can && passes_messages(comm) ? 1u : 0u,
+      number_of_next(),     comm.device(),    this_process()};
   std::vector<MemoryEntry> all(static_cast<size_t>(comm.rank_count()));
   const weir_result_t told = gather_for_setup(comm.weir(), &mine, all.data(), sizeof mine);
   if (told != WEIR_OK) return comm.outcome(function, told);
@@ -97,6 +110,15 @@ Outcome agree_on_devices(const char* function, Comm& comm) {
              (here || (it.host != 0 && it.host == all[0].host));
   }
   comm.devices().agree({least, one_process});
+  std::vector<Neighbors::Rank> here;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].direct != DirectChoice::kNoCuda && all[rank].process == mine.process) {
+      here.emplace_back(static_cast<int>(rank), static_cast<int>(all[rank].device));
+    }
+  }
+  if (here.size() > 1 && choice != DirectChoice::kNoCuda) {
+    comm.devices().set_neighbors(Neighbors::find(all[0].number, here));
+  }
   explain_choices(comm, all);
   if (!direct) return {};
   Outcome outcome = messages ? make_answers(function, comm) : Outcome();
@@ -110,6 +132,9 @@ Outcome agree_on_devices(const char* function, Comm& comm) {
   } else if (memory != nullptr && !memory->reduces() && !reason.empty()) {
     explain(comm, fmt::format("device memory is reduced through host memory: rank {}: {}",
                               comm.rank(), reason));
+  }
+  if (memory != nullptr) {
+    comm.devices().set_stream_record(StreamRecord::open(comm, all[0].number, earlier));
   }
   comm.devices().set_stream_memory(std::move(memory));
   return {};

@@ -12,6 +12,9 @@
 #include "nccl/direct/stream_call.h"
 #include "nccl/host/buffers.h"
 #include "nccl/host/one_sided.h"
+#include "nccl/stream/calls_in_flight.h"
+#include "nccl/stream/capture.h"
+#include "nccl/stream/neighbors.h"
 #include "nccl/stream/proxy.h"
 #include "nccl/stream/proxy_task.h"
 #include "nccl/stream/runner.h"
@@ -23,45 +26,6 @@ namespace weir::nccl {
 namespace {
 
 using cuda::Driver;
-
-// The capture that a stream is part of.
-struct Capture {
-  bool active = false;
-  uint64_t number = 0;
-  cuda::Graph graph = nullptr;
-};
-
-Outcome capture_of(const Driver& driver, const char* function, cuda::Stream stream,
-                   Capture* capture) {
-  int status = cuda::kCaptureNone;
-  cuda::Result result = driver.cuStreamIsCapturing(stream, &status);
-  if (result != cuda::kSuccess) {
-    Outcome outcome = cuda::failed(driver, function, "cuStreamIsCapturing", result);
-    if (result == cuda::kErrorInvalidHandle || result == cuda::kErrorContextIsDestroyed) {
-      outcome.text += fmt::format("; stream {} was destroyed, or never was a stream", stream);
-    }
-    return outcome;
-  }
-  if (status == cuda::kCaptureNone) return {};
-  if (status == cuda::kCaptureInvalidated) {
-    return invalid_usage(fmt::format(
-        "{}: the capture of the stream has failed already; end it with cudaStreamEndCapture",
-        function));
-  }
-  if (!driver.can_capture()) {
-    return invalid_usage(fmt::format(
-        "{}: the stream is captured, but this CUDA has no user objects of graphs (since 11.3)",
-        function));
-  }
-  capture->active = true;
-  result = driver.cuStreamGetCaptureInfo_v2 != nullptr
-               ? driver.cuStreamGetCaptureInfo_v2(stream, &status, &capture->number,
-                                                  &capture->graph, nullptr, nullptr)
-               : driver.cuStreamGetCaptureInfo_v3(stream, &status, &capture->number,
-                                                  &capture->graph, nullptr, nullptr, nullptr);
-  if (result == cuda::kSuccess) return {};
-  return cuda::failed(driver, function, "cuStreamGetCaptureInfo", result);
-}
 
 bool on_device(const void* driver, const void* pointer) {
   return cuda::only_on_device(*static_cast<const Driver*>(driver), pointer);
@@ -192,6 +156,8 @@ struct Batch {
   const char* function = nullptr;
   cuda::Context context = nullptr;                   // of default streams
   std::shared_ptr<const std::atomic<bool>> may_run;  // of its tasks
+  bool joined = false;   // the thread enqueues other batches, step by step
+  size_t calls_max = 0;  // of staged operations in flight; 0: no bound
   Capture capture;
   std::unique_ptr<StreamCommands> commands;
   Outcome outcome;
@@ -387,9 +353,17 @@ Outcome begin(const Driver& driver, Batch& batch) {
     tasks.push_back(part.task.get());
     if (part.graph_tasks == nullptr) part.proxy->add(part.task);
   }
-  if (!tasks.empty()) {
-    batch.commands = std::make_unique<StreamCommands>(driver, batch.streams[0], std::move(tasks));
+  if (tasks.empty()) return {};
+  CallsInFlight* calls = nullptr;
+  if (batch.calls_max > 0 && !batch.capture.active && batch.may_run == nullptr) {
+    std::shared_ptr<CallsInFlight>& known = batch.parts[0].chain().calls;
+    if (known == nullptr) outcome = CallsInFlight::make(driver, batch.function, &known);
+    if (!outcome.ok()) return outcome;
+    calls = known.get();
+    calls->limit_to(batch.calls_max);
   }
+  batch.commands = std::make_unique<StreamCommands>(driver, batch.streams[0], batch.joined, calls,
+                                                    std::move(tasks));
   return {};
 }
 
@@ -400,8 +374,22 @@ Outcome follow(const Driver& driver, const Batch& batch, cuda::Stream later, cud
   return outcome.ok() ? wait(driver, batch.function, later, reached) : outcome;
 }
 
+Outcome enqueue_step(Part& part) {
+  StreamedCall& it = part.streamed[part.next_streamed];
+  Outcome outcome = it.call->enqueue_step();
+  if (it.call->begun() && part.graph_tasks == nullptr) it.watch->note_begun(it.words);
+  if (it.call->done()) ++part.next_streamed;
+  return outcome;
+}
+
+bool are_neighbors(const Part& a, const Part& b) {
+  const auto& neighbors = a.comm->devices().neighbors();
+  return neighbors != nullptr && neighbors == b.comm->devices().neighbors();
+}
+
 // One step of the next collective, in the order of the calls: where streams share a queue, that is
-// the order in which peers may have them in separate calls. `any`: there was one.
+// the order in which peers may have them in separate calls. With it go the steps of its neighbors
+// that are not ahead of it, for which it waits in the next one. `any`: there was one.
 Outcome enqueue_streamed(Batch& batch, bool* any) {
   Part* next = nullptr;
   for (Part& part : batch.parts) {
@@ -413,11 +401,21 @@ Outcome enqueue_streamed(Batch& batch, bool* any) {
   }
   if (next == nullptr) return {};
   *any = true;
-  StreamedCall& it = next->streamed[next->next_streamed];
-  Outcome outcome = it.call->enqueue_step();
-  if (it.call->begun() && next->graph_tasks == nullptr) it.watch->note_begun(it.words);
-  if (it.call->done()) ++next->next_streamed;
-  return outcome;
+  std::vector<Part*> parts{next};
+  for (Part& part : batch.parts) {
+    if (&part != next && part.next_streamed < part.streamed.size() && are_neighbors(part, *next)) {
+      parts.push_back(&part);
+    }
+  }
+  const size_t least = (*std::min_element(parts.begin(), parts.end(), [](Part* a, Part* b) {
+                         return a->next_streamed < b->next_streamed;
+                       }))->next_streamed;
+  for (Part* part : parts) {
+    if (part->next_streamed != least) continue;
+    Outcome outcome = enqueue_step(*part);
+    if (!outcome.ok()) return outcome;
+  }
+  return {};
 }
 
 // Before the first collective, or after the last one.
@@ -494,10 +492,16 @@ void end(const Driver& driver, Batch& batch, bool others_wait) {
 // The batches of one group, whose steps are enqueued as stream_commands.h describes.
 class Group {
  public:
-  Group(const Driver& driver, std::vector<Batch> batches)
+  Group(const Driver& driver, const NeighborsInGroup& neighbors, std::vector<Batch> batches)
       : driver_(driver), batches_(std::move(batches)) {
     std::vector<Proxy*> proxies;
     for (Batch& batch : batches_) {
+      batch.joined = batches_.size() > 1;
+      for (const Part& part : batch.parts) {
+        const size_t most = neighbors.calls_in_flight_max(*part.comm);
+        const bool first = &part == &batch.parts[0];
+        batch.calls_max = first ? most : std::min(batch.calls_max, most);
+      }
       const Operation& first = batch.parts[0].operations[0];
       batch.function = first.function;
       for (Part& part : batch.parts) {
@@ -605,9 +609,19 @@ void find_order(Operation* operation) {
 
 Outcome enqueue(std::vector<Operation> operations,
                 std::shared_ptr<const std::atomic<bool>> may_run) {
+  const Driver& driver = *cuda::driver(true);
+  const NeighborsInGroup neighbors(driver, operations);
+  std::shared_ptr<Comm> failed;
+  Outcome refused = neighbors.check(operations, &failed);
+  if (!refused.ok()) {
+    // Peers elsewhere may have begun.
+    failed->give_up(refused);
+    failed->note_error(refused.text);
+    return refused;
+  }
   std::vector<Batch> batches = batches_of(std::move(operations));
   for (Batch& it : batches) it.may_run = may_run;
-  Group group(*cuda::driver(true), std::move(batches));
+  Group group(driver, neighbors, std::move(batches));
   group.enqueue();
   Outcome first;
   for (const Batch& batch : group.batches()) {

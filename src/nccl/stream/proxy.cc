@@ -292,6 +292,9 @@ void Proxy::serve() noexcept {
     if (!gone.empty() || !lost_tasks.empty() || !ended_watches.empty()) {
       lock.unlock();
       if (!ended_watches.empty()) pause.reset();
+      for (const auto& it : ended_watches) {
+        if (it->ended()) it->note_ended();
+      }
       gone.clear();
       lost_tasks.clear();
       ended_watches.clear();

@@ -21,6 +21,7 @@
 #include "nccl/cuda/driver.h"
 #include "nccl/cuda/staging.h"
 #include "nccl/direct/device_queue.h"
+#include "nccl/stream/calls_in_flight.h"
 #include "nccl/stream/proxy_task.h"
 #include "nccl/stream/stream_watch.h"
 
@@ -68,9 +69,10 @@ struct TaskChain {
   std::shared_ptr<Staging> staging;
   uint32_t last_number = 0;
   std::shared_ptr<StreamEvent> last;  // the end of the latest task
-  std::shared_ptr<Staging> words;     // of calls that are work of the stream alone
-  uint32_t last_call = 0;             // the number of the latest
-  std::shared_ptr<Staging> pinned;    // for their plain memory of the host
+  std::shared_ptr<CallsInFlight> calls;
+  std::shared_ptr<Staging> words;   // of calls that are work of the stream alone
+  uint32_t last_call = 0;           // the number of the latest
+  std::shared_ptr<Staging> pinned;  // for their plain memory of the host
 };
 
 // Tasks in one graph.

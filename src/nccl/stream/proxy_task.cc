@@ -40,7 +40,7 @@ class Orders {
 };
 
 // Chooses whether the stream or the proxy copies, and how often the stream rings.
-void choose_form(ProxyTask& task, bool alone, size_t slices_max, size_t whole_bytes) {
+void choose_form(ProxyTask& task, bool alone, size_t slices_max) {
   bool copied = false;  // between a device and the staging
   bool passed = false;
   bool direct = false;
@@ -54,10 +54,18 @@ void choose_form(ProxyTask& task, bool alone, size_t slices_max, size_t whole_by
   } else if (!copied) {
     task.copied_by_proxy = passed;
   } else if (slices_max > 1) {
-    task.takes_turns = alone && task.subtasks.size() == 1;
-    task.copied_by_proxy = !task.takes_turns && whole_bytes > kWholeMax;
-    task.gated = task.copied_by_proxy;
+    task.takes_turns = alone && task.order_count == 1;
+    task.gated = false;
   }
+}
+
+// Items after which the stream takes the first of them back. A slot is used again only then.
+size_t window_of(const ProxyTask& task) {
+  size_t window = kDepthMax;
+  for (const Subtask& it : task.subtasks) {
+    if (it.depth < it.cut.slice_count) window = std::min(window, it.depth);
+  }
+  return window;
 }
 
 }  // namespace
@@ -80,8 +88,7 @@ std::unique_ptr<ProxyTask> plan_task(std::vector<Operation> operations, bool alo
   auto task = std::make_unique<ProxyTask>();
   task->comm = operations.front().comm;
   size_t slices_max = 1;
-  size_t once_bytes = 0;   // of staging, at depth 1
-  size_t whole_bytes = 0;  // with a slot for each slice
+  size_t once_bytes = 0;  // of staging, at depth 1
   Orders orders;
   for (Operation& operation : operations) {
     Subtask& subtask = task->subtasks.emplace_back();
@@ -111,19 +118,15 @@ std::unique_ptr<ProxyTask> plan_task(std::vector<Operation> operations, bool alo
       }
     }
     slices_max = std::max(slices_max, subtask.cut.slice_count);
-    const auto count_bytes = [&](size_t bytes) {
-      once_bytes += bytes;
-      whole_bytes += aligned(subtask.cut.slice_count * bytes);
-    };
     if (needs_stage(subtask.cut, subtask.cut.send_blocks, subtask.send_on_device)) {
-      count_bytes(subtask.cut.send_bytes());
+      once_bytes += subtask.cut.send_bytes();
     }
     if (needs_stage(subtask.cut, subtask.cut.recv_blocks, subtask.recv_on_device)) {
-      count_bytes(subtask.cut.recv_bytes());
+      once_bytes += subtask.cut.recv_bytes();
     }
   }
   task->order_count = orders.count();
-  choose_form(*task, alone, slices_max, whole_bytes);
+  choose_form(*task, alone, slices_max);
   const size_t affordable = once_bytes == 0 ? kDepthMax : kStagingMax / once_bytes;
   const bool whole = !task->gated && !task->takes_turns;
   size_t offset = 0;
@@ -156,6 +159,7 @@ std::unique_ptr<ProxyTask> plan_task(std::vector<Operation> operations, bool alo
     for (size_t k = 0; k < task->subtasks[i].cut.slice_count; ++k) task->items.push_back({i, k});
   }
   task->rings = task->gated ? 1 : task->items.size();
+  task->window = window_of(*task);
   return task;
 }
 

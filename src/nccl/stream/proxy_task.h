@@ -6,17 +6,17 @@
 //
 // There are three forms. A *gated* task rings once, before everything, and is answered once, after
 // everything; it has no operation of several slices on a device. In the other two, each slice rings
-// and is answered by itself. An operation that is alone on its streams has a few slots (`depth`),
-// which its slices use in turns. The operations of a group have a slot for each slice, and the
-// stream hands all of them over before it takes the first one back: if it waited for a slice of one
-// operation before it handed over the rest of another, it could wait for ever, since a peer may
-// reach the first only when it has all of the second.
+// and is answered by itself. Operations of one order that are alone on their streams have a few
+// slots each (`depth`), which their slices use in turns. The other operations of groups have a slot
+// for each slice, and the stream hands all of them over before it takes the first one back: if it
+// waited for a slice of one operation before it handed over the rest of another, it could wait for
+// ever, since a peer may reach the first only when it has all of the second.
 //
 // So the proxy makes no call to CUDA while a stream waits for it. Such a call could wait for a
 // thread of the program that is inside a call of its own until that stream goes on (the first
-// launch of a kernel, a full launch queue). In two cases the proxy copies nevertheless, on a stream
-// of its own, and the task is gated: operations that may go directly, since that is known only when
-// all ranks have arrived; and a group that needs more staging than kWholeMax.
+// launch of a kernel, a full launch queue), or stand behind that stream in a hardware queue. In one
+// case the proxy copies nevertheless, on a stream of its own, and the task is gated: messages that
+// may go directly, since that is known only when both ranks have arrived.
 //
 // Orders: collectives are one order, one-sided operations another, and the messages with each peer
 // in each direction one each. Operations of one order start one after the other, all slices of the
@@ -45,8 +45,6 @@ namespace weir::nccl {
 inline constexpr size_t kDepthMax = 4;
 // A task that would need more staging gets less depth.
 inline constexpr size_t kStagingMax = size_t{256} << 20;
-// Limit of the staging of a group that has a slot for each slice.
-inline constexpr size_t kWholeMax = size_t{1} << 30;
 
 // One operation of a task.
 struct Subtask {
@@ -84,6 +82,7 @@ struct ProxyTask {
   std::vector<Subtask> subtasks;
   std::vector<Item> items;
   size_t order_count = 0;
+  size_t window = kDepthMax;  // items that are under way at a time, where they take turns
   bool gated = true;
   bool takes_turns = false;
   bool copied_by_proxy = false;
@@ -106,7 +105,8 @@ struct ProxyTask {
   Mailbox& doorbell() const { return staging->mailboxes[0]; }
 };
 
-// Cuts the operations and lays out the staging. `alone`: no other task uses its streams in between.
+// Cuts the operations and lays out the staging. `alone`: no other task uses their streams in
+// between.
 // `on_device` tells of a pointer whether only a device reaches it.
 std::unique_ptr<ProxyTask> plan_task(std::vector<Operation> operations, bool alone,
                                      bool (*on_device)(const void* context, const void* pointer),

@@ -24,18 +24,19 @@ size_t stride(const Subtask& subtask) {
 
 }  // namespace
 
-StreamCommands::StreamCommands(const cuda::Driver& driver, cuda::Stream stream,
-                               std::vector<ProxyTask*> tasks)
+StreamCommands::StreamCommands(const cuda::Driver& driver, cuda::Stream stream, bool joined,
+                               CallsInFlight* calls, std::vector<ProxyTask*> tasks)
     : driver_(driver),
       stream_(stream),
+      joined_(joined),
+      calls_(calls),
       tasks_(std::move(tasks)),
       rings_(tasks_.size(), 0),
       enqueued_rings_(tasks_.size(), 0) {
   if (!takes_turns()) return;
-  WEIR_CHECK(tasks_.size() == 1 && tasks_[0]->subtasks.size() == 1,
+  WEIR_CHECK(tasks_.size() == 1 && tasks_[0]->order_count == 1,
              "slices take turns in the stream only where nothing else waits for it");
-  const Subtask& subtask = tasks_[0]->subtasks[0];
-  step_count_ = subtask.cut.slice_count + subtask.depth;
+  step_count_ = tasks_[0]->items.size() + tasks_[0]->window;
 }
 
 Outcome StreamCommands::enqueue_step() {
@@ -47,15 +48,16 @@ Outcome StreamCommands::enqueue_step() {
     }
   }
   if (takes_turns()) {
-    turn(*tasks_[0], tasks_[0]->subtasks[0], step_);
+    turn(*tasks_[0], step_);
   } else if (step_ == 0) {
     hand_over();
   } else {
     take_back();
   }
   ++step_;
-  // Within the turns, the end of one and the begin of the next are one batch.
-  if (!takes_turns() || step_ == step_count_) flush();
+  // Within the turns, the end of one and the begin of the next are one batch, if no other rank's
+  // turn comes between: it may wait, in the same hardware queue, for this one's ring.
+  if (!takes_turns() || joined_ || step_ == step_count_) flush();
   return outcome_;
 }
 
@@ -101,16 +103,20 @@ void StreamCommands::take_back(const ProxyTask& task, bool copied) {
   }
 }
 
-void StreamCommands::turn(const ProxyTask& task, const Subtask& subtask, size_t step) {
-  if (step >= subtask.depth) {
-    Mailbox& mailbox = task.mailbox(subtask, step - subtask.depth);
+void StreamCommands::turn(const ProxyTask& task, size_t step) {
+  if (step >= task.window) {
+    const Item& item = task.items[step - task.window];
+    const Subtask& subtask = task.subtasks[item.subtask];
+    Mailbox& mailbox = task.mailbox(subtask, item.slice);
     await(mailbox);
-    copy_out(task, subtask, step - subtask.depth);
+    copy_out(task, subtask, item.slice);
     clear(mailbox);
   }
-  if (step < subtask.cut.slice_count) {
-    copy_in(task, subtask, step);
-    ring(0, task.mailbox(subtask, step));
+  if (step < task.items.size()) {
+    const Item& item = task.items[step];
+    const Subtask& subtask = task.subtasks[item.subtask];
+    copy_in(task, subtask, item.slice);
+    ring(0, task.mailbox(subtask, item.slice));
   }
 }
 
@@ -147,18 +153,29 @@ void StreamCommands::move(char* to, size_t to_stride, const char* from, size_t f
 void StreamCommands::copy(void* to, const void* from, size_t bytes) {
   flush();
   if (bytes == 0 || !outcome_.ok()) return;
+  count(1);
   hold("cuMemcpyAsync", driver_.cuMemcpyAsync(address(to), address(from), bytes, stream_));
 }
 
 void StreamCommands::ring(size_t index, Mailbox& mailbox) {
   ++rings_[index];
   add(cuda::kWriteValue32, &mailbox.ready, tasks_[index]->number, cuda::kWriteDefault);
+  mark();
 }
 void StreamCommands::await(Mailbox& mailbox) {
   add(cuda::kWaitValue32, &mailbox.done, 1, cuda::kWaitEqual);
 }
 void StreamCommands::clear(Mailbox& mailbox) {
   add(cuda::kWriteValue32, &mailbox.done, 0, cuda::kWriteDefault);
+  mark();
+}
+void StreamCommands::mark() {
+  if (calls_ != nullptr && calls_->wants_mark()) {
+    add(cuda::kWriteValue32, calls_->word(), calls_->mark(), cuda::kWriteDefault);
+  }
+}
+void StreamCommands::count(size_t calls) {
+  if (calls_ != nullptr) calls_->enter(calls, *tasks_[0]->comm);
 }
 
 void StreamCommands::add(uint32_t operation, uint32_t* flag, uint32_t value, unsigned flags) {
@@ -169,6 +186,7 @@ void StreamCommands::add(uint32_t operation, uint32_t* flag, uint32_t value, uns
 void StreamCommands::flush() {
   if (entries_.empty()) return;
   if (!outcome_.ok()) return entries_.clear();
+  count(driver_.cuStreamBatchMemOp_v2 != nullptr ? 1 : entries_.size());
   cuda::enqueue_flags(driver_, stream_, &entries_,
                       [this](const char* call, cuda::Result result) { hold(call, result); });
   if (outcome_.ok()) enqueued_rings_ = rings_;

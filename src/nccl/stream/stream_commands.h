@@ -12,6 +12,7 @@
 
 #include "nccl/base/outcome.h"
 #include "nccl/cuda/driver.h"
+#include "nccl/stream/calls_in_flight.h"
 #include "nccl/stream/proxy_task.h"
 
 namespace weir::nccl {
@@ -19,8 +20,10 @@ namespace weir::nccl {
 class StreamCommands {
  public:
   // `tasks` have their staging and numbers. The stream rings for all of them before it waits for
-  // one, except where a task's slices take turns: that task is alone.
-  StreamCommands(const cuda::Driver& driver, cuda::Stream stream, std::vector<ProxyTask*> tasks);
+  // one, except where a task's slices take turns: that task is alone. `joined`: the same thread
+  // enqueues steps of other ranks in between. `calls`: bounds those in flight; nullptr: no bound.
+  StreamCommands(const cuda::Driver& driver, cuda::Stream stream, bool joined, CallsInFlight* calls,
+                 std::vector<ProxyTask*> tasks);
 
   // Enqueues the next step. An error stays, and nothing more is enqueued.
   Outcome enqueue_step();
@@ -34,7 +37,7 @@ class StreamCommands {
   void hand_over();
   void take_back();
   void take_back(const ProxyTask& task, bool copied);
-  void turn(const ProxyTask& task, const Subtask& subtask, size_t step);
+  void turn(const ProxyTask& task, size_t step);
   void copy_scalar(const ProxyTask& task, const Subtask& subtask);
   void copy_in(const ProxyTask& task, const Subtask& subtask, size_t slice);
   void copy_out(const ProxyTask& task, const Subtask& subtask, size_t slice);
@@ -44,12 +47,17 @@ class StreamCommands {
   void ring(size_t index, Mailbox& mailbox);
   void await(Mailbox& mailbox);
   void clear(Mailbox& mailbox);
+  void mark();
+  // Before so many calls.
+  void count(size_t calls);
   void add(uint32_t operation, uint32_t* flag, uint32_t value, unsigned flags);
   void flush();
   void hold(const char* call, cuda::Result result);
 
   const cuda::Driver& driver_;
   const cuda::Stream stream_;
+  const bool joined_;
+  CallsInFlight* const calls_;
   const std::vector<ProxyTask*> tasks_;
   size_t step_ = 0;
   size_t step_count_ = 2;

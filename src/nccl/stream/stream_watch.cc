@@ -6,9 +6,11 @@
 #include <map>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "api/handles.h"
+#include "core/base/clock.h"
 #include "core/base/rank_list.h"
 #include "core/engine/call.h"
 
@@ -34,6 +36,7 @@ StreamWatch::StreamWatch(const Operation& operation, std::shared_ptr<StreamMemor
                          std::shared_ptr<Staging> words, uint32_t number, bool in_graph)
     : comm_(operation.comm),
       memory_(std::move(memory)),
+      record_(in_graph ? nullptr : operation.comm->devices().stream_record()),
       words_(std::move(words)),
       function_(operation.function),
       number_(number),
@@ -59,7 +62,12 @@ void StreamWatch::note_begun(const CallWords& words) {
   if (call_ != 0) return;
   const uint64_t number = memory_->next_call();
   memory_->flags().note_call(memory_->rank(), number, words.what, words.count, words.fingerprint);
+  if (record_ != nullptr) record_->begun(number, words);
   call_ = number;
+}
+
+void StreamWatch::note_ended() const {
+  if (record_ != nullptr && call_ != 0) record_->ended(call_);
 }
 
 void StreamWatch::look() {
@@ -72,21 +80,34 @@ void StreamWatch::look() {
     return;
   }
   if (comm_->broken()) {
+    if (record_ != nullptr) record_->failed(comm_->last_error());
     release();
     return;
   }
   const auto now = Clock::now();
   const uint64_t mark = memory_->progress_mark();
   if (!seen_ || mark != mark_) {
+    if (std::exchange(waits_, false)) record_->waits_no_more();
     seen_ = true;
     mark_ = mark;
     since_ = now;
+    since_ns_ = now_ns();
     next_check_ = now + kStuck;
     return;
   }
   if (now < next_check_) return;
   next_check_ = now + kCheckAgain;
+  if (record_ != nullptr && call_ != 0) {
+    record_wait();
+    waits_ = true;
+  }
   check_stuck(now);
+}
+
+void StreamWatch::record_wait() const {
+  std::vector<Rank> awaited = late_ranks();
+  if (awaited.empty()) awaited = memory_->silent_ranks(call_words_.fingerprint);
+  record_->waits(call_, call_words_, since_ns_, awaited);
 }
 
 void StreamWatch::release() {
@@ -115,8 +136,11 @@ void StreamWatch::check_stuck(Clock::time_point now) {
     }
   }
   if (timeout_ms_ > 0 && waited >= milliseconds(timeout_ms_)) {
+    const std::vector<Rank> late = late_ranks();
     fail(ncclRemoteError,
-         fmt::format("nothing has moved for {} ms, the deadline{}", timeout_ms_, late_ranks()));
+         fmt::format(
+             "nothing has moved for {} ms, the deadline{}", timeout_ms_,
+             late.empty() ? "" : fmt::format("; {} made no such call", describe_ranks(late))));
   }
 }
 
@@ -144,15 +168,15 @@ bool StreamWatch::differs() {
   return true;
 }
 
-std::string StreamWatch::late_ranks() const {
-  if (call_ == 0) return "";
+std::vector<Rank> StreamWatch::late_ranks() const {
+  if (call_ == 0) return {};
   std::vector<Rank> late;
   for (Rank rank = 0; rank < memory_->rank_count(); ++rank) {
     uint64_t what = 0;
     uint64_t count = 0;
     if (!memory_->flags().read_call(rank, call_, &what, &count)) late.push_back(rank);
   }
-  return late.empty() ? "" : fmt::format("; {} made no such call", describe_ranks(late));
+  return late;
 }
 
 void StreamWatch::fail(ncclResult_t code, const std::string& what) {

@@ -11,11 +11,14 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "nccl/comm/comm.h"
 #include "nccl/cuda/staging.h"
 #include "nccl/direct/stream_call.h"
 #include "nccl/direct/stream_memory.h"
+#include "nccl/stream/stream_record.h"
 
 namespace weir::nccl {
 
@@ -38,6 +41,9 @@ class StreamWatch {
   // enqueues; may be repeated.
   void note_begun(const CallWords& words);
 
+  // After `ended`.
+  void note_ended() const;
+
   const std::shared_ptr<StreamMemory>& memory() const { return memory_; }
   // The stream has passed it; never true in a graph.
   bool ended() const;
@@ -56,10 +62,13 @@ class StreamWatch {
   void check_stuck(Clock::time_point now);
   bool differs();
   void fail(ncclResult_t code, const std::string& what);
-  std::string late_ranks() const;
+  // Those that have made no such call.
+  std::vector<Rank> late_ranks() const;
+  void record_wait() const;
 
   const std::shared_ptr<Comm> comm_;
   const std::shared_ptr<StreamMemory> memory_;
+  const std::shared_ptr<StreamRecord> record_;  // empty: it is not recorded
   const std::shared_ptr<Staging> words_;
   const char* const function_;
   const uint32_t number_;
@@ -70,6 +79,8 @@ class StreamWatch {
   bool seen_ = false;
   uint64_t mark_ = 0;        // StreamMemory::progress_mark
   Clock::time_point since_;  // nothing has moved
+  uint64_t since_ns_ = 0;    // the same, of the recorder's clock
+  bool waits_ = false;       // as the record says
   Clock::time_point next_check_;
   std::atomic<bool> lost_{false};
   std::shared_ptr<const std::atomic<bool>> may_run_;  // empty: it is not held

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <barrier>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -55,19 +56,27 @@ class LaunchQueue : public testing::Test {
   const Deadline deadline_;
 };
 
-// Each rank has a thread and a device; the second one comes late.
+// Each rank has a thread and, with `shared` false, a device; the second one comes late.
 template <typename Body>
-void run_ranks(int n, const Body& body) {
-  run_threads(n, [&](int rank, ncclComm_t comm) {
-    use_device(rank);
-    const Stream stream;
-    if (rank > 0) std::this_thread::sleep_for(kLate);
-    body(rank, comm, stream);
-  });
+void run_ranks(int n, bool shared, const Body& body) {
+  const ncclUniqueId id = make_id();
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < n; ++rank) {
+    threads.emplace_back([&, rank] {
+      use_device(shared ? 0 : rank);
+      ncclComm_t comm = nullptr;
+      ASSERT_NCCL(ncclCommInitRank(&comm, n, id, rank));
+      const Stream stream;
+      if (rank > 0) std::this_thread::sleep_for(kLate);
+      body(rank, comm, stream);
+      EXPECT_NCCL(ncclCommDestroy(comm));
+    });
+  }
+  for (std::thread& it : threads) it.join();
 }
 
 void all_reduce(size_t size, int n) {
-  run_ranks(n, [&](int rank, ncclComm_t comm, const Stream& stream) {
+  run_ranks(n, false, [&](int rank, ncclComm_t comm, const Stream& stream) {
     const Array memory(MemoryKind::kDevice, size);
     memory.set(numbers(size, rank, 1));
     EXPECT_NCCL(
@@ -92,7 +101,7 @@ TEST_F(LaunchQueue, AnOperationOfMoreCallsThanItHoldsDoesNotWaitForItself) {
 template <typename Ahead>
 void exchange(const Ahead& ahead) {
   const size_t size = 4 * kMebibyte + 3;
-  run_ranks(2, [&](int rank, ncclComm_t comm, const Stream& stream) {
+  run_ranks(2, false, [&](int rank, ncclComm_t comm, const Stream& stream) {
     const Array out(MemoryKind::kDevice, size);
     const Array in(MemoryKind::kDevice, size);
     out.set(numbers(size, rank, 2));
@@ -126,6 +135,40 @@ TEST_F(LaunchQueue, AGroupDoesNotWaitForLaunchesThatStandBehindIt) {
 TEST_F(LaunchQueue, AGroupOfMoreCallsThanItHoldsDoesNotWaitForItself) {
   strict_cuda_queue(8);
   exchange([](const Stream&) {});
+}
+
+// A thread that is far ahead waits for its launch queue, but not with the lock of the context,
+// which the other rank's thread needs to catch up.
+TEST_F(LaunchQueue, AThreadThatIsFarAheadDoesNotKeepItsPeerFromCalling) {
+  WEIR_NEEDS_QUEUES(8);
+  std::barrier ended(2);  // freeing memory waits for the device
+  run_ranks(2, true, [&](int rank, ncclComm_t comm, const Stream& stream) {
+    const Array data(MemoryKind::kDevice, 10);
+    data.set(std::vector<int>(10, 1));
+    for (int k = 0; k < 2000; ++k) {
+      ASSERT_NCCL(ncclAllReduce(data.data(), data.data(), 10, ncclInt,
+                                k % 100 == 0 ? ncclSum : ncclMax, comm, stream.nccl()));
+    }
+    stream.synchronize();
+    EXPECT_EQ(data.get(), std::vector<int>(10, 1 << 20)) << rank;
+    ended.arrive_and_wait();
+  });
+}
+
+// So that the calls for one operation have room, whatever its size.
+TEST_F(LaunchQueue, ALargeOperationOfThreadsThatShareADeviceDoesNotWaitForItself) {
+  WEIR_NEEDS_QUEUES(8);
+  std::barrier ended(2);
+  const size_t size = 300 * kMebibyte + 5;
+  run_ranks(2, true, [&](int rank, ncclComm_t comm, const Stream& stream) {
+    const Array data(MemoryKind::kDevice, size);
+    data.set(std::vector<int>(size, rank + 1));
+    EXPECT_NCCL(
+        ncclAllReduce(data.data(), data.data(), size, ncclInt, ncclSum, comm, stream.nccl()));
+    stream.synchronize();
+    EXPECT_EQ(data.get(), std::vector<int>(size, 3));
+    ended.arrive_and_wait();
+  });
 }
 
 // All ranks in one thread, which brings the work of one rank after that of another.

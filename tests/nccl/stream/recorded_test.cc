@@ -34,13 +34,25 @@ class NcclOwnRecord : public testing::Test {
   void SetUp() override { (void)folder(); }
 };
 
-// What is told of the one communicator that there is; null where there is none.
-Json look() {
+Json look_at_all() {
   const auto result =
       weir::test::run_command(WEIR_TRACE, {folder(), "--json", "--stuck-after-ms", "1"});
   const Json all = Json::parse(result.out, nullptr, false);
-  if (all.is_discarded() || all["communicators"].empty()) return nullptr;
-  return all["communicators"][0];
+  return all.is_discarded() ? Json::array() : all["communicators"];
+}
+
+// What is told of the one communicator that there is; null where there is none.
+Json look() {
+  const Json all = look_at_all();
+  return all.empty() ? Json() : all[0];
+}
+
+// The same of its collectives that are work of the streams alone.
+Json look_at_streams() {
+  for (const Json& it : look_at_all()) {
+    if (it["transport"] == "streams of devices") return it;
+  }
+  return nullptr;
 }
 
 // Of a rank's messages those of a kind, as "peer units completed".
@@ -136,6 +148,79 @@ TEST_F(NcclOwnRecord, EveryReplayOfAGraphIsAnOperation) {
     }
     while (!looked) std::this_thread::yield();
   });
+}
+
+// Looks until the verdict is this one; what is told then.
+Json look_until(const std::string& finding) {
+  Json told = look_at_streams();
+  while (told.is_null() || told["verdict"]["finding"] != finding) {
+    std::this_thread::yield();
+    told = look_at_streams();
+  }
+  return told;
+}
+
+// Of a rank, as "number call completed".
+std::vector<std::string> operations_of(const Json& communicator, size_t rank) {
+  std::vector<std::string> found;
+  for (const Json& one : communicator["ranks"][rank]["operations"]) {
+    found.push_back(one["number"].dump() + " " + one["call"].get<std::string>() +
+                    (one["completed"] == true ? " completed" : ""));
+  }
+  return found;
+}
+
+// Each rank has a device, so that no thread of the host takes part in the collectives.
+TEST_F(NcclOwnRecord, ARankWhoseStreamDoesNotComeIsNamed) {
+  const AllRanks ranks(2);
+  std::vector<Stream> streams;
+  std::vector<Array> data;
+  for (int rank = 0; rank < 2; ++rank) {
+    use_device(rank);
+    streams.emplace_back();
+    data.emplace_back(MemoryKind::kDevice, 3000);
+    data.back().set(std::vector<int>(3000, rank + 1));
+  }
+  const auto call_on = [&](size_t rank) {
+    use_device(static_cast<int>(rank));
+    EXPECT_NCCL(ncclAllReduce(data[rank].data(), data[rank].data(), 3000, ncclInt, ncclSum,
+                              ranks[static_cast<int>(rank)], streams[rank].nccl()));
+  };
+  for (const size_t rank : {size_t{0}, size_t{1}}) call_on(rank);
+  streams[0].synchronize();
+  call_on(0);
+  Json told = look_until("never called");
+  std::string text = told["verdict"]["text"];
+  EXPECT_EQ(told["verdict"]["ranks"], Json({1})) << text;
+  EXPECT_NE(text.find("rank 1 never called operation 2"), std::string::npos) << text;
+  EXPECT_EQ(told["ranks"][1]["activity"], "nothing is enqueued");
+  const std::string call = "all_reduce(int32, sum, count 3000)";
+  EXPECT_EQ(operations_of(told, 0),
+            (std::vector<std::string>{"1 " + call + " completed", "2 " + call}));
+
+  Gate gate(streams[1]);
+  call_on(1);
+  told = look_until("stuck inside");
+  text = told["verdict"]["text"];
+  EXPECT_EQ(told["verdict"]["ranks"], Json({1})) << text;
+  EXPECT_NE(text.find("rank 1 enqueued operation 2, and the stream there has not come to it"),
+            std::string::npos)
+      << text;
+  EXPECT_EQ(told["ranks"][1]["activity"], "operation 2, " + call + ", is enqueued");
+  const std::string activity = told["ranks"][0]["activity"];
+  EXPECT_EQ(activity.find("operation 2, " + call + ", waits "), 0u) << activity;
+  EXPECT_NE(activity.find(" for rank 1"), std::string::npos) << activity;
+
+  gate.open();
+  for (const Stream& it : streams) it.synchronize();
+  told = look_until("nothing wrong");
+  while (told["ranks"][0]["completed"] != 2 || told["ranks"][1]["completed"] != 2) {
+    std::this_thread::yield();
+    told = look_until("nothing wrong");
+  }
+  EXPECT_EQ(operations_of(told, 1),
+            (std::vector<std::string>{"1 " + call + " completed", "2 " + call + " completed"}));
+  use_device(0);
 }
 
 }  // namespace

@@ -22,6 +22,7 @@ class NcclStreamEnding : public testing::Test {
 // in between.
 template <typename End>
 void expect_sums_after(End end) {
+  WEIR_NEEDS_QUEUES(8);
   run_threads(2, [&](int rank, ncclComm_t comm) {
     use_device(0);
     ncclComm_t own = nullptr;

@@ -73,6 +73,7 @@ TEST_F(NcclStreamErrors, APeersAbortReleasesTheStreamAndIsTold) {
 }
 
 TEST_F(NcclStreamErrors, RevokeReleasesStreamsAndLeavesTheWayToShrink) {
+  WEIR_NEEDS_QUEUES(8);
   std::atomic<int> revoked{0};
   run_threads(3, [&](int rank, ncclComm_t comm) {
     use_device(0);
@@ -100,6 +101,7 @@ TEST_F(NcclStreamErrors, RevokeReleasesStreamsAndLeavesTheWayToShrink) {
 }
 
 TEST_F(NcclStreamErrors, RanksThatDisagreeAreToldAndReleased) {
+  WEIR_NEEDS_QUEUES(8);
   const StreamRanks ranks(2);
   const Array data(MemoryKind::kDevice, 3000);
   EXPECT_NCCL(ncclAllReduce(data.data(), data.data(), 100, ncclInt, ncclSum, ranks.comm(0),
@@ -113,6 +115,7 @@ TEST_F(NcclStreamErrors, RanksThatDisagreeAreToldAndReleased) {
 }
 
 TEST_F(NcclStreamErrors, AnErrorOfASliceGivesTheCountOfTheCall) {
+  WEIR_NEEDS_QUEUES(8);
   const StreamRanks ranks(2);
   const Array data(MemoryKind::kDevice, 20000);
   for (int r = 0; r < 2; ++r) {
@@ -127,6 +130,7 @@ TEST_F(NcclStreamErrors, AnErrorOfASliceGivesTheCountOfTheCall) {
 }
 
 TEST_F(NcclStreamErrors, ACallThatCudaRefusesAtOnceChangesNothing) {
+  WEIR_NEEDS_QUEUES(8);
   const StreamRanks ranks(2);
   std::vector<Array> data;
   for (int r = 0; r < 2; ++r) {
@@ -205,6 +209,7 @@ TEST_F(NcclStreamErrors, AGroupThatBreaksOffHalfwayLeavesNoStreamWaiting) {
 }
 
 TEST_F(NcclStreamErrors, ThreadsWithDifferentCountsAllLearnItAtOnce) {
+  WEIR_NEEDS_QUEUES(8);
   for (const MemoryKind kind : {MemoryKind::kDevice, MemoryKind::kHost}) {
     // With room in the launch queues, which these ranks share the lock of.
     for (const size_t count : {size_t{1}, size_t{5000}, size_t{20000}}) {
@@ -229,6 +234,7 @@ TEST_F(NcclStreamErrors, ThreadsWithDifferentCountsAllLearnItAtOnce) {
 
 // No processor reaches the memory of a device here.
 TEST_F(NcclStreamErrors, APutToAWindowOnADeviceIsRefused) {
+  WEIR_NEEDS_QUEUES(8);
   std::barrier done(2);  // a put to a rank that has ended has another error
   run_threads(2, [&](int rank, ncclComm_t comm) {
     use_device(0);

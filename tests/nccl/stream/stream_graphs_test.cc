@@ -29,6 +29,7 @@ Graph capture_sum(ncclComm_t comm, const Stream& stream, const Array& data) {
 }
 
 TEST_F(NcclGraphs, EveryLaunchRunsTheOperationsAgain) {
+  WEIR_NEEDS_QUEUES(8);
   for (const size_t count : {size_t{10}, size_t{5000}}) {
     run_threads(3, [&](int rank, ncclComm_t comm) {
       use_device(0);
@@ -106,6 +107,7 @@ TEST_F(NcclGraphs, ALaunchEventOfACapturedCallOrdersWithinTheGraph) {
 }
 
 TEST_F(NcclGraphs, LaunchesAndOrdinaryCallsFollowEachOther) {
+  WEIR_NEEDS_QUEUES(8);
   const StreamRanks ranks(2);
   std::vector<Array> data;
   std::vector<Graph> graphs;
@@ -182,6 +184,7 @@ TEST_F(NcclGraphs, OneGraphMayHoldSeveralRanksAndStreams) {
 }
 
 TEST_F(NcclGraphs, WhatAGraphNeedsLivesUntilTheGraphIsDestroyed) {
+  WEIR_NEEDS_QUEUES(8);
   const StreamRanks ranks(2);
   std::vector<Array> data;
   for (int r = 0; r < 2; ++r) data.emplace_back(MemoryKind::kDevice, 3000);

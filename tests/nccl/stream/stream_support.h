@@ -10,8 +10,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -41,6 +44,16 @@ inline void use_device_of(int rank) {
   if (has_own_devices()) use_device(rank);
 }
 
+// The hardware queues of a device, if the tests' CUDA has an end of them.
+inline int queue_count() {
+  const char* connections = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  return connections != nullptr ? std::atoi(connections) : 32;
+}
+// For tests whose ranks share a device and make their calls one by one, or which open a gate only
+// after work in another stream: in one queue the first wait stands before all that comes after it.
+#define WEIR_NEEDS_QUEUES(count) \
+  if (queue_count() < (count)) GTEST_SKIP() << "needs " << (count) << " hardware queues"
+
 // Apart from the legacy default stream, for which others would wait, and it for them.
 class Stream {
  public:
@@ -56,6 +69,8 @@ class Stream {
   cudaStream_t nccl() const { return static_cast<cudaStream_t>(stream_); }
   void synchronize() const { EXPECT_CUDA(cuStreamSynchronize(stream_)); }
   bool idle() const { return cuStreamQuery(stream_) == cuda::kSuccess; }
+  bool is_alive() const { return cuStreamQuery(stream_) != cuda::kErrorInvalidHandle; }
+  cuda::Stream release() { return std::exchange(stream_, nullptr); }
 
  private:
   cuda::Stream stream_ = nullptr;
@@ -83,6 +98,22 @@ class Gate {
  private:
   uint32_t* value_ = nullptr;
 };
+
+// A stream of the calling thread and its context: a test that made one for each copy would soon
+// have some in the hardware queues of its ranks. Exit handlers use it, too: never destroyed.
+inline const Stream& copy_stream() {
+  static auto* const lock = new std::mutex();
+  static auto* const streams = new std::map<std::pair<std::thread::id, cuda::Context>, Stream>();
+  cuda::Context context = nullptr;
+  EXPECT_CUDA(cuCtxGetCurrent(&context));
+  const std::pair key(std::this_thread::get_id(), context);
+  const std::lock_guard guard(*lock);
+  const auto known = streams->find(key);
+  if (known != streams->end() && known->second.is_alive()) return known->second;
+  if (known != streams->end()) (void)known->second.release();  // the device has been reset
+  streams->erase(key);
+  return streams->try_emplace(key).first->second;
+}
 
 // What receive buffers hold before.
 inline constexpr int kUntouched = -77;
@@ -138,15 +169,15 @@ class Array {
     values->resize(size_);
     copy(values->data(), data_, stream);
   }
-  // The same, here and now.
+  // The same, here and now, on the thread's stream for copies.
   void set(const std::vector<int>& values) const {
-    const Stream stream;
+    const Stream& stream = copy_stream();
     write(values, stream);
     stream.synchronize();
   }
   std::vector<int> get() const {
     std::vector<int> values;
-    const Stream stream;
+    const Stream& stream = copy_stream();
     read(&values, stream);
     stream.synchronize();
     return values;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <barrier>
 #include <chrono>
 #include <cstdlib>
 #include <string>
@@ -47,7 +48,9 @@ TEST_F(NcclStreams, EveryCollectiveMovesDeviceMemory) {
 
 // Whoever waits for the event waits for all that is before the call, and for no other rank.
 TEST_F(NcclStreams, ALaunchEventIsRecordedWhenTheStreamHasReachedTheCall) {
+  WEIR_NEEDS_QUEUES(8);
   const StreamRanks ranks(2);
+  const Stream after;
   for (const MemoryKind kind : {MemoryKind::kDevice, MemoryKind::kPinned}) {
     for (const size_t count : {size_t{1}, size_t{1000}, size_t{50001}}) {
       std::vector<Array> data;
@@ -56,7 +59,6 @@ TEST_F(NcclStreams, ALaunchEventIsRecordedWhenTheStreamHasReachedTheCall) {
         data.back().set(numbers(count, r, 1));
       }
       const LaunchEvent event;
-      const Stream after;
       Gate gate(ranks.stream(0));
       ASSERT_NCCL(event.sum(data[0], ranks.comm(0), ranks.stream(0)));
       EXPECT_CUDA(cuStreamWaitEvent(after.get(), event.get(), 0));
@@ -196,6 +198,7 @@ TEST_F(NcclStreams, MessagesOfAGroupCrossWithManyPieces) {
 // ---- Order --------------------------------------------------------------------------------------
 
 TEST_F(NcclStreams, ACallReturnsBeforeItsStreamHasComeToIt) {
+  WEIR_NEEDS_QUEUES(8);
   const StreamRanks ranks(2);
   const Exchange it(Kind::kAllReduce, 2, 3000, 0, 1, device);
   Gate gate(ranks.stream(0));
@@ -211,6 +214,7 @@ TEST_F(NcclStreams, ACallReturnsBeforeItsStreamHasComeToIt) {
 }
 
 TEST_F(NcclStreams, ARankMayWorkForItsPeersBetweenItsCallAndTheWait) {
+  WEIR_NEEDS_QUEUES(8);
   std::atomic<bool> told{false};
   run_threads(2, [&](int rank, ncclComm_t comm) {
     use_device(0);
@@ -230,6 +234,7 @@ TEST_F(NcclStreams, ARankMayWorkForItsPeersBetweenItsCallAndTheWait) {
 }
 
 TEST_F(NcclStreams, AnEventLetsAnotherStreamUseTheResult) {
+  WEIR_NEEDS_QUEUES(8);
   const StreamRanks ranks(2);
   const Stream other;
   const Exchange it(Kind::kAllGather, 2, 4000, 0, 9, device);
@@ -250,6 +255,7 @@ TEST_F(NcclStreams, AnEventLetsAnotherStreamUseTheResult) {
 }
 
 TEST_F(NcclStreams, AGroupOverSeveralStreamsWaitsForAllAndReleasesThemTogether) {
+  WEIR_NEEDS_QUEUES(8);
   const StreamRanks ranks(2);
   const Stream first;
   const Stream second;
@@ -277,6 +283,7 @@ TEST_F(NcclStreams, AGroupOverSeveralStreamsWaitsForAllAndReleasesThemTogether) 
 }
 
 TEST_F(NcclStreams, CallsOnDifferentStreamsOfACommunicatorKeepTheirOrder) {
+  WEIR_NEEDS_QUEUES(8);
   const StreamRanks ranks(2);
   const Stream others[2];
   const Exchange early(Kind::kAllReduce, 2, 2500, 0, 1, device);
@@ -295,6 +302,7 @@ TEST_F(NcclStreams, CallsOnDifferentStreamsOfACommunicatorKeepTheirOrder) {
 }
 
 TEST_F(NcclStreams, TheDefaultStreamIsAStream) {
+  WEIR_NEEDS_QUEUES(8);
   const StreamRanks ranks(2);
   const Exchange it(Kind::kBroadcast, 2, 3000, 1, 4, device);
   EXPECT_NCCL(ncclBroadcast(it.sends[0].data(), it.recvs[0].data(), it.count, ncclInt, it.root,
@@ -326,6 +334,7 @@ TEST_F(NcclStreams, RanksOfOneGroupMayShareAStream) {
 }
 
 TEST_F(NcclStreams, SignalsAndWaitsKeepTheOrderOfTheStream) {
+  WEIR_NEEDS_QUEUES(8);
   run_threads(2, [](int rank, ncclComm_t comm) {
     use_device(0);
     const Stream stream;
@@ -410,6 +419,7 @@ TEST_F(NcclStreams, MemAllocGivesMemoryOfTheThreadsDevice) {
 }
 
 TEST_F(NcclStreams, CollectivesRunOnWindowsOfMemAlloc) {
+  WEIR_NEEDS_QUEUES(8);
   for (const size_t count : {size_t{1000}, size_t{50001}}) {
     run_threads(2, [&](int rank, ncclComm_t comm) {
       use_device(0);
@@ -434,6 +444,7 @@ TEST_F(NcclStreams, CollectivesRunOnWindowsOfMemAlloc) {
 }
 
 TEST_F(NcclStreams, ManyCallsAreEnqueuedBeforeTheFirstRuns) {
+  WEIR_NEEDS_QUEUES(8);
   const StreamRanks ranks(2);
   std::vector<Array> data;
   for (int r = 0; r < 2; ++r) {
@@ -455,6 +466,7 @@ TEST_F(NcclStreams, ManyCallsAreEnqueuedBeforeTheFirstRuns) {
 }
 
 TEST_F(NcclStreams, ANonblockingCommunicatorEnqueuesToo) {
+  WEIR_NEEDS_QUEUES(8);
   std::atomic<int> arrived{0};
   const ncclUniqueId id = make_id();
   std::vector<std::thread> threads;
@@ -487,7 +499,9 @@ TEST_F(NcclStreams, ANonblockingCommunicatorEnqueuesToo) {
 }
 
 TEST_F(NcclStreams, MakersOfCommunicatorsComeAfterWhatTheStreamsHold) {
-  run_threads(3, [](int rank, ncclComm_t comm) {
+  WEIR_NEEDS_QUEUES(8);
+  std::barrier ended(3);  // freeing memory waits for the device, with a lock that others need
+  run_threads(3, [&](int rank, ncclComm_t comm) {
     use_device(0);
     const Stream stream;
     const Array data(MemoryKind::kDevice, 4000);
@@ -506,10 +520,12 @@ TEST_F(NcclStreams, MakersOfCommunicatorsComeAfterWhatTheStreamsHold) {
               numbers(4000, 0, 0)[7] + numbers(4000, 1, 0)[7] + numbers(4000, 2, 0)[7]);
     EXPECT_NCCL(ncclCommFinalize(half));
     EXPECT_NCCL(ncclCommDestroy(half));
+    ended.arrive_and_wait();
   });
 }
 
 TEST_F(NcclStreams, RanksWithoutCudaMeetRanksWithIt) {
+  WEIR_NEEDS_QUEUES(8);
   constexpr size_t kCount = 3777;
   int seed = 0;
   for (const Kind kind : kKinds) {
@@ -542,6 +558,7 @@ TEST_F(NcclStreams, RanksWithoutCudaMeetRanksWithIt) {
 // ---- Reductions with a factor -------------------------------------------------------------------
 
 TEST_F(NcclStreams, AFactorOnTheDeviceIsReadWhenTheStreamHasComeToIt) {
+  WEIR_NEEDS_QUEUES(8);
   const StreamRanks ranks(2);
   const Exchange it(Kind::kAllReduce, 2, 3000, 0, 1, device);
   std::vector<Array> factors;

@@ -153,7 +153,7 @@ STRICT_CUDA_API cuGraphLaunch(GraphExec exec, Stream handle) {
   StreamState* stream = find_stream(it, handle);
   if (stream == nullptr) return kErrorInvalidHandle;
   submission.wait_for_room(*stream);
-  push(it, stream, make_launch(static_cast<Recorded*>(exec)));
+  push(it, stream, "cuGraphLaunch", make_launch(static_cast<Recorded*>(exec)));
   return kSuccess;
 }
 

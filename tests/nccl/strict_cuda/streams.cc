@@ -52,8 +52,12 @@ STRICT_CUDA_API cuStreamDestroy_v2(Stream handle) {
   return kSuccess;
 }
 
-STRICT_CUDA_API cuStreamGetCtx(Stream, Context* context) {
-  *context = t_context != nullptr ? t_context : &contexts[0];
+STRICT_CUDA_API cuStreamGetCtx(Stream handle, Context* context) {
+  World& it = world();
+  std::lock_guard lock(it.lock);
+  const StreamState* stream = find_stream(it, handle);
+  const bool has_one = stream != nullptr && stream->context != nullptr;
+  *context = has_one ? stream->context : t_context != nullptr ? t_context : &contexts[0];
   return kSuccess;
 }
 
@@ -174,7 +178,7 @@ STRICT_CUDA_API cuStreamWaitEvent(Stream stream_handle, Event handle, unsigned) 
   }
   if (event->stream == nullptr) return kSuccess;
   submission.wait_for_room(*stream);
-  push(it, stream,
+  push(it, stream, "cuStreamWaitEvent",
        [target = event->stream, point = event->point] { return target->done >= point; });
   return kSuccess;
 }

@@ -7,7 +7,10 @@ using namespace strict_cuda;  // NOLINT: this is a part of it
 
 namespace {
 
-thread_local std::vector<Context> t_below;  // of the current context
+// Below the current context. Exit handlers use it: nothing that a thread's end destroys.
+constexpr size_t kBelowMax = 64;
+thread_local Context t_below[kBelowMax];
+thread_local size_t t_below_count = 0;
 
 }  // namespace
 
@@ -63,15 +66,15 @@ STRICT_CUDA_API cuCtxGetDevice(Device* device) {
   return kSuccess;
 }
 STRICT_CUDA_API cuCtxPushCurrent_v2(Context context) {
-  t_below.push_back(t_context);
+  if (t_below_count == kBelowMax) return kErrorInvalidValue;
+  t_below[t_below_count++] = t_context;
   t_context = context;
   return kSuccess;
 }
 STRICT_CUDA_API cuCtxPopCurrent_v2(Context* context) {
-  if (t_below.empty()) return kErrorInvalidContext;
+  if (t_below_count == 0) return kErrorInvalidContext;
   *context = t_context;
-  t_context = t_below.back();
-  t_below.pop_back();
+  t_context = t_below[--t_below_count];
   return kSuccess;
 }
 

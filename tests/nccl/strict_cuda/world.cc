@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 
 namespace strict_cuda {
@@ -32,7 +33,28 @@ bool is_first(const StreamState& stream) {
   return stream.shared == nullptr || stream.shared->front() == &stream;
 }
 
+// What stands in the streams, for who looks for the reason of a hang.
+void tell(const World& it) {
+  for (const StreamState* stream : it.streams) {
+    if (stream->queue.empty()) continue;
+    const auto& queues = it.hardware[index_of(stream->context)];
+    const auto queue = stream->shared != nullptr ? stream->shared - queues.data() : -1;
+    std::fprintf(stderr, "stream %p, device %zu, queue %d%s:", static_cast<const void*>(stream),
+                 index_of(stream->context), static_cast<int>(queue),
+                 is_first(*stream) ? ", first in it" : "");
+    size_t said = 0;
+    for (const char* name : stream->names) {
+      if (said++ == 8) break;
+      std::fprintf(stderr, " %s", name);
+    }
+    std::fprintf(stderr, ", %zu in all\n", stream->queue.size());
+  }
+}
+
 void serve(World& it) {
+  const char* const tells = std::getenv("STRICT_CUDA_TELLS");
+  auto moved_at = std::chrono::steady_clock::now();
+  bool told = tells == nullptr;
   std::unique_lock lock(it.lock);
   for (;;) {
     bool any = false;
@@ -43,6 +65,7 @@ void serve(World& it) {
         any = true;
         if (!is_first(*stream) || !stream->queue.front()()) break;
         stream->queue.pop_front();
+        stream->names.pop_front();
         if (stream->shared != nullptr) stream->shared->pop_front();
         ++stream->done;
         moved = true;
@@ -62,6 +85,11 @@ void serve(World& it) {
       lock.lock();
       --it.objects;
       moved = true;
+    }
+    if (moved) moved_at = std::chrono::steady_clock::now();
+    if (!told && any && std::chrono::steady_clock::now() - moved_at > std::chrono::seconds(3)) {
+      told = true;
+      tell(it);
     }
     if (moved) {
       // Look again: more may have come while the lock was free.
@@ -128,8 +156,9 @@ StreamState* find_stream(World& it, Stream handle) {
   return it.streams.count(stream) != 0 && !stream->destroyed ? stream : nullptr;
 }
 
-void push(World& it, StreamState* stream, Work work) {
+void push(World& it, StreamState* stream, const char* function, Work work) {
   stream->queue.push_back(std::move(work));
+  stream->names.push_back(function);
   if (stream->shared != nullptr) stream->shared->push_back(stream);
   ++stream->enqueued;
   it.work.notify_all();
@@ -149,7 +178,7 @@ Result issue(const char* function, Stream handle, std::function<Work()> make) {
     return kSuccess;
   }
   submission.wait_for_room(*stream);
-  push(it, stream, make());
+  push(it, stream, function, make());
   return kSuccess;
 }
 

@@ -70,6 +70,7 @@ struct StreamState {
   Context context = nullptr;
   HardwareQueue* shared = nullptr;  // nullptr: the stream has one of its own
   std::deque<Work> queue;
+  std::deque<const char*> names;  // of the calls that enqueued them
   uint64_t enqueued = 0;
   uint64_t done = 0;
   bool destroyed = false;
@@ -171,7 +172,7 @@ size_t index_of(Context context);
 // The next of the device's hardware queues; nullptr: they are not modelled.
 HardwareQueue* next_hardware_queue(World& it, Context context);
 StreamState* find_stream(World& it, Stream handle);
-void push(World& it, StreamState* stream, Work work);
+void push(World& it, StreamState* stream, const char* function, Work work);
 
 // Enqueues, or records. Takes the lock.
 Result issue(const char* function, Stream handle, std::function<Work()> make);

@@ -57,6 +57,9 @@ inline constexpr uint32_t kAwaitedRanksMax = 64;
 // The transport of a communicator whose calls go to the real NCCL. There "completed" means that the
 // call has returned: its work may still be queued on the device.
 inline constexpr char kForwardedTransport[] = "the real NCCL";
+// The transport of the record of collectives that are work of streams of devices. There "begun"
+// means enqueued, and a rank waits only while its stream stands in the collective.
+inline constexpr char kStreamTransport[] = "streams of devices";
 inline constexpr size_t kWayHeaderBytes = 6;
 inline constexpr size_t kWayTextBytesMax = 240;
 inline constexpr size_t kWaysBytesMax = 65536;

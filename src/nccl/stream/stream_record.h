@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// StreamRecord: the recorder's file for collectives that are work of their streams alone
+// (core/comm/record). They have numbers of their own, so the file is one beside the communicator's.
+// A call is begun when it is enqueued and completed when its stream has passed it, as far as the
+// proxy has seen; once its stream stands in it for long, the file says for whom. Calls in graphs
+// are not in it.
+//
+// Thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/comm/record/recorder.h"
+#include "nccl/comm/comm.h"
+#include "nccl/direct/stream_call.h"
+
+namespace weir::nccl {
+
+class StreamRecord {
+ public:
+  // `number`: the same on all ranks, and of no other communicator. nullptr: the recorder is off, or
+  // has no file. `earlier`: some time before now.
+  static std::shared_ptr<StreamRecord> open(const Comm& comm, uint64_t number,
+                                            const comm::ClockReading& earlier);
+
+  // Calls have the numbers 1, 2, … (StreamMemory::next_call), and begin and end in this order.
+  void begun(uint64_t call, const CallWords& words);
+  void ended(uint64_t call);
+  // Its stream has stood in it for long without any progress; may be repeated.
+  void waits(uint64_t call, const CallWords& words, uint64_t since_ns,
+             const std::vector<Rank>& awaited);
+  void waits_no_more();
+  // The first one counts.
+  void failed(const std::string& why);
+
+ private:
+  StreamRecord() = default;
+
+  std::mutex lock_;
+  comm::Recorder recorder_;
+  bool failed_ = false;
+};
+
+}  // namespace weir::nccl
