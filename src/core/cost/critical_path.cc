@@ -17,6 +17,7 @@ constexpr double kNsMax = 1e15;  // two weeks; longer times are as good as none
 
 struct Message {
   Rank source = 0;
+  Link link = Link::kTcp;
   uint32_t target = 0;  // lane of the receiver
   uint32_t next = kNoMessage;
   uint64_t bytes = 0;
@@ -199,43 +200,45 @@ class Machine {
   }
 
   void send(Rank rank, uint32_t lane_index, Lane& lane, const ShortOp& op) {
-    const Picoseconds cost = costs_.send(rank, op.peer, op.amount);
-    const Picoseconds overhead = costs_.send(rank, op.peer, 0);
+    const Link link = layout_.link(rank, op.peer);
+    const Picoseconds cost = costs_.send(link, op.amount);
+    const Picoseconds overhead = costs_.send(link, 0);
     occupy(rank, lane, cost);
     const Picoseconds begin = lane.time - cost + overhead;  // when the first bytes leave
     const Rank target = fold_.standing_for(op.peer);
     const uint32_t index = messages_.acquire();
-    messages_.at(index) = {.source = fold_.as_seen(rank, op.peer),
-                           .target = static_cast<uint32_t>(target * lane_count_ + lane_index),
-                           .bytes = op.amount,
-                           .last = lane.time};
-    if (is_network(layout_.link(rank, op.peer))) {
+    Message& message = messages_.at(index);
+    message = {.source = fold_.as_seen(rank, op.peer),
+               .link = link,
+               .target = static_cast<uint32_t>(target * lane_count_ + lane_index),
+               .bytes = op.amount,
+               .last = lane.time};
+    if (is_network(link)) {
       // The card is claimed in the order of time, and this rank may be ahead of others.
       queue_.push({begin, index, kLeave});
       return;
     }
-    const Picoseconds latency = costs_.latency(rank, op.peer);
-    messages_.at(index).last += latency;
+    const Picoseconds latency = costs_.latency(link);
+    message.last += latency;
     queue_.push({begin + latency, index, kArrive});
   }
 
   void leave(uint32_t index, Picoseconds now) {
     Message& message = messages_.at(index);
-    const Rank rank = lanes_[message.target].rank;
     const Rank source = message.source;
-    const Picoseconds wire = costs_.wire_out(source, rank, message.bytes);
+    const Picoseconds wire = costs_.wire(message.link, source, message.bytes);
     const Picoseconds start = take(cards_out_[layout_.card(fold_.standing_for(source))], now, wire);
-    const Picoseconds latency = costs_.latency(source, rank);
+    const Picoseconds latency = costs_.latency(message.link);
     message.last = std::max(message.last, start + wire) + latency;
     queue_.push({start + latency, index, kArrive});
   }
 
   void arrive(uint32_t index, Picoseconds now) {
     Message& message = messages_.at(index);
-    const Rank rank = lanes_[message.target].rank;
     message.first = now;
-    if (is_network(layout_.link(message.source, rank))) {
-      const Picoseconds wire = costs_.wire_in(message.source, rank, message.bytes);
+    if (is_network(message.link)) {
+      const Rank rank = lanes_[message.target].rank;
+      const Picoseconds wire = costs_.wire(message.link, rank, message.bytes);
       message.first = take(cards_in_[layout_.card(rank)], now, wire);
       message.last = std::max(message.last, message.first + wire);
     }
@@ -268,8 +271,8 @@ class Machine {
       }
       lane.time = message.first;
     }
-    occupy(rank, lane, costs_.recv(op.peer, rank, op.amount));
-    lane.time = std::max(lane.time, message.last + costs_.recv(op.peer, rank, 0));
+    occupy(rank, lane, costs_.recv(message.link, op.amount));
+    lane.time = std::max(lane.time, message.last + costs_.recv(message.link, 0));
     messages_.release(lane.message);
     lane.message = kNoMessage;
     return true;

@@ -30,23 +30,39 @@ class TaskCosts final : public MemoryCosts {
   // receiver's core; its bytes take wire_out() at the network port of the sender's host, wire_in()
   // at that of the receiver's.
   Picoseconds send(Rank from, Rank to, uint64_t bytes) const {
-    const LinkCosts& l = of_link(from, to);
+    return send(layout_.link(from, to), bytes);
+  }
+  Picoseconds latency(Rank from, Rank to) const { return latency(layout_.link(from, to)); }
+  Picoseconds recv(Rank from, Rank to, uint64_t bytes) const {
+    return recv(layout_.link(from, to), bytes);
+  }
+  Picoseconds wire_out(Rank from, Rank to, uint64_t bytes) const {
+    return wire(layout_.link(from, to), from, bytes);
+  }
+  Picoseconds wire_in(Rank from, Rank to, uint64_t bytes) const {
+    return wire(layout_.link(from, to), to, bytes);
+  }
+  Picoseconds signal(Rank from, Rank to) const { return of_link(layout_.link(from, to)).signal; }
+
+  // The same where the kind of link is known.
+  Picoseconds send(Link link, uint64_t bytes) const {
+    const LinkCosts& l = of_link(link);
     return ps_of_ns((l.send_ns + static_cast<double>(bytes) * l.in_ns_per_byte) * share_) +
            operation_;
   }
-  Picoseconds latency(Rank from, Rank to) const { return of_link(from, to).latency; }
-  Picoseconds recv(Rank from, Rank to, uint64_t bytes) const {
-    const LinkCosts& l = of_link(from, to);
+  Picoseconds latency(Link link) const { return of_link(link).latency; }
+  Picoseconds recv(Link link, uint64_t bytes) const {
+    const LinkCosts& l = of_link(link);
     return ps_of_ns((l.recv_ns + static_cast<double>(bytes) * l.out_ns_per_byte) * share_) +
            operation_;
   }
-  Picoseconds wire_out(Rank from, Rank to, uint64_t bytes) const {
-    return wire_at(from, from, to, bytes);
+  // At the port of the host of `end`.
+  Picoseconds wire(Link link, Rank end, uint64_t bytes) const {
+    const bool of_host = !layout_.wire_of_host.empty() && is_network(link);
+    const double ns_per_byte =
+        of_host ? layout_.wire_of_host[layout_.host(end)] : times_.link(link).wire_ns_per_byte;
+    return ps_of_ns(static_cast<double>(bytes) * ns_per_byte);
   }
-  Picoseconds wire_in(Rank from, Rank to, uint64_t bytes) const {
-    return wire_at(to, from, to, bytes);
-  }
-  Picoseconds signal(Rank from, Rank to) const { return of_link(from, to).signal; }
   Picoseconds operation() const { return operation_; }
   // The figures of all links, when these are equal: all ranks are on one host and share its cache,
   // or each is on a host of its own.
@@ -66,16 +82,7 @@ class TaskCosts final : public MemoryCosts {
   };
 
   Regime regime_of_messages(Link link) const;
-  Picoseconds wire_at(Rank end, Rank from, Rank to, uint64_t bytes) const {
-    const Link link = layout_.link(from, to);
-    const bool of_host = !layout_.wire_of_host.empty() && is_network(link);
-    const double ns_per_byte =
-        of_host ? layout_.wire_of_host[layout_.host(end)] : times_.link(link).wire_ns_per_byte;
-    return ps_of_ns(static_cast<double>(bytes) * ns_per_byte);
-  }
-  const LinkCosts& of_link(Rank a, Rank b) const {
-    return of_link_[static_cast<size_t>(layout_.link(a, b))];
-  }
+  const LinkCosts& of_link(Link link) const { return of_link_[static_cast<size_t>(link)]; }
   const LinkTimes& link(Rank a, Rank b) const { return times_.link(layout_.link(a, b)); }
   double extra_of_peer(Rank self, const sched::Ref& ref) const;
 
