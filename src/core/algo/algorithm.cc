@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/algo/algorithm.h"
 
+#include <optional>
+
 #include "core/algo/imported.h"
+#include "core/algo/nodes.h"
 #include "core/base/check.h"
 
 namespace weir::algo {
@@ -53,11 +56,14 @@ sched::Program compile(const Algorithm& algorithm, const Problem& problem, Rank 
   program.root = problem.root;
   program.shape = algorithm.shape(problem);
   program.shape.leaf_count = problem.leaf_count;
+  std::optional<Nodes> nodes;
+  Problem with_nodes = problem;
+  if (algorithm.uses_nodes) with_nodes.nodes = &nodes.emplace(problem);
   sched::Builder builder(rank, &program.ops, &program.operands);
-  const uint32_t step_count = algorithm.step_count(problem, rank);
+  const uint32_t step_count = algorithm.step_count(with_nodes, rank);
   for (uint32_t step = 0; step < step_count; ++step) {
     builder.lane(0);
-    algorithm.step(problem, rank, step, builder);
+    algorithm.step(with_nodes, rank, step, builder);
   }
   if (algorithm.imported != nullptr) {
     program.moved_chunks = algorithm.imported->program(rank).moved_chunks;

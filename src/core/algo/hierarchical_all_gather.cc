@@ -15,53 +15,61 @@ namespace {
 using sched::Builder;
 using sched::Shape;
 
-enum Phase : uint32_t { kRing, kExchangeWithin, kPhaseCount };
+// The copy, the steps of the ring of each of the rank's rails, and an exchange with each other
+// local rank.
+uint32_t ring_step_count(const Nodes& nodes, Rank rank) {
+  return nodes.dealt_count(nodes.node_of(rank), nodes.local_of(rank)) * (nodes.count() - 1);
+}
 
-uint32_t step_count(const Problem& /*problem*/, Rank /*rank*/) { return kPhaseCount; }
+uint32_t step_count(const Problem& problem, Rank rank) {
+  const Nodes nodes(problem);
+  return ring_step_count(nodes, rank) + nodes.size(nodes.node_of(rank));
+}
 
 Shape shape(const Problem& problem) { return {.chunk_count = problem.rank_count}; }
 
-void emit_ring(const Nodes& nodes, Rank rank, Builder& b) {
+void emit_ring_step(const Nodes& nodes, Rank rank, uint32_t number, Builder& b) {
   const uint32_t n = nodes.count();
   const uint32_t node = nodes.node_of(rank);
   const uint32_t next = (node + 1) % n;
   const uint32_t previous = (node + n - 1) % n;
-  b.copy(b.output(rank), b.input(rank));
-  for (uint32_t rail = nodes.local_of(rank); rail < nodes.width(); rail += nodes.size(node)) {
-    const Rank to = nodes.member(next, nodes.dealt(next, rail));
-    const Rank from = nodes.member(previous, nodes.dealt(previous, rail));
-    for (uint32_t step = 0; step + 1 < n; ++step) {
-      const uint32_t sent = sub_mod(node, step, n);
-      const uint32_t received = sub_mod(node, step + 1, n);
-      if (rail < nodes.size(sent)) b.send(to, b.output(nodes.member(sent, rail)));
-      if (rail < nodes.size(received)) b.recv(from, b.output(nodes.member(received, rail)));
-    }
+  const uint32_t rail = nodes.local_of(rank) + number / (n - 1) * nodes.size(node);
+  const uint32_t step = number % (n - 1);
+  const uint32_t sent = sub_mod(node, step, n);
+  const uint32_t received = sub_mod(node, step + 1, n);
+  if (rail < nodes.size(sent)) {
+    b.send(nodes.member(next, nodes.dealt(next, rail)), b.output(nodes.member(sent, rail)));
+  }
+  if (rail < nodes.size(received)) {
+    b.recv(nodes.member(previous, nodes.dealt(previous, rail)),
+           b.output(nodes.member(received, rail)));
   }
 }
 
-void emit_exchange_within(const Nodes& nodes, Rank rank, Builder& b) {
+void emit_exchange(const Nodes& nodes, Rank rank, uint32_t distance, Builder& b) {
   const uint32_t node = nodes.node_of(rank);
   const uint32_t local = nodes.local_of(rank);
   const uint32_t size = nodes.size(node);
+  const uint32_t to = (local + distance) % size;
+  const uint32_t from = (local + size - distance) % size;
   const std::vector<Rank> mine = nodes.carried_ranks(node, local);
-  for (uint32_t distance = 1; distance < size; ++distance) {
-    const uint32_t to = (local + distance) % size;
-    const uint32_t from = (local + size - distance) % size;
-    const std::vector<Rank> theirs = nodes.carried_ranks(node, from);
-    // Sends and receives alternate, so that no rank waits for credit while others wait for it.
-    for (size_t i = 0; i < std::max(mine.size(), theirs.size()); ++i) {
-      if (i < mine.size()) b.send(nodes.member(node, to), b.output(mine[i]));
-      if (i < theirs.size()) b.recv(nodes.member(node, from), b.output(theirs[i]));
-    }
+  const std::vector<Rank> theirs = nodes.carried_ranks(node, from);
+  // Sends and receives alternate, so that no rank waits for credit while others wait for it.
+  for (size_t i = 0; i < std::max(mine.size(), theirs.size()); ++i) {
+    if (i < mine.size()) b.send(nodes.member(node, to), b.output(mine[i]));
+    if (i < theirs.size()) b.recv(nodes.member(node, from), b.output(theirs[i]));
   }
 }
 
-void step(const Problem& problem, Rank rank, uint32_t phase, Builder& b) {
+void step(const Problem& problem, Rank rank, uint32_t step, Builder& b) {
   const Nodes nodes(problem);
-  if (phase == kRing) {
-    emit_ring(nodes, rank, b);
+  const uint32_t ring_steps = ring_step_count(nodes, rank);
+  if (step == 0) {
+    b.copy(b.output(rank), b.input(rank));
+  } else if (step <= ring_steps) {
+    emit_ring_step(nodes, rank, step - 1, b);
   } else {
-    emit_exchange_within(nodes, rank, b);
+    emit_exchange(nodes, rank, step - ring_steps, b);
   }
 }
 

@@ -22,9 +22,17 @@ using sched::Builder;
 using sched::Ref;
 using sched::Shape;
 
-enum Phase : uint32_t { kReduceWithin, kRing, kGatherWithin, kPhaseCount };
+// One step within the node, the steps of the ring of each of the rank's rails, and one step within
+// the node.
+uint32_t ring_step_count(const Nodes& nodes) { return 2 * (nodes.count() - 1); }
 
-uint32_t step_count(const Problem& /*problem*/, Rank /*rank*/) { return kPhaseCount; }
+uint32_t step_count(const Problem& problem, Rank rank) {
+  const Nodes nodes(problem);
+  const uint32_t node = nodes.node_of(rank);
+  const uint32_t local = nodes.local_of(rank);
+  const uint32_t rails = nodes.block_first(node, local + 1) - nodes.block_first(node, local);
+  return 2 + rails * ring_step_count(nodes);
+}
 
 // The contributions of the other local ranks to this rank's rails, and one chunk for the ring.
 Shape shape(const Problem& problem) {
@@ -66,25 +74,23 @@ void emit_reduce_within(const Nodes& nodes, uint32_t node, uint32_t local, Build
   emit_fold_or_copy(b.output(mine.first), operands, mine.count, b);
 }
 
-void emit_ring(const Nodes& nodes, uint32_t node, uint32_t local, Builder& b) {
+// Half of the steps reduce and scatter, the others gather.
+void emit_ring_step(const Nodes& nodes, uint32_t node, uint32_t rail, uint32_t step, Builder& b) {
   const uint32_t n = nodes.count();
   const uint32_t next = (node + 1) % n;
   const uint32_t previous = (node + n - 1) % n;
-  for (uint32_t rail = nodes.block_first(node, local); rail < nodes.block_first(node, local + 1);
-       ++rail) {
-    const Rank to = nodes.member(next, nodes.block_owner(next, rail));
-    const Rank from = nodes.member(previous, nodes.block_owner(previous, rail));
-    const uint32_t base = rail * n;
-    for (uint32_t step = 0; step + 1 < n; ++step) {
-      const Ref folded = b.output(base + sub_mod(node, step + 1, n));
-      b.send(to, b.output(base + sub_mod(node, step, n)));
-      b.recv(from, b.scratch(0));
-      b.reduce(folded, std::array{b.scratch(0), folded});
-    }
-    for (uint32_t step = 0; step + 1 < n; ++step) {
-      b.send(to, b.output(base + sub_mod(node + 1, step, n)));
-      b.recv(from, b.output(base + sub_mod(node, step, n)));
-    }
+  const Rank to = nodes.member(next, nodes.block_owner(next, rail));
+  const Rank from = nodes.member(previous, nodes.block_owner(previous, rail));
+  const uint32_t base = rail * n;
+  if (step + 1 < n) {
+    const Ref folded = b.output(base + sub_mod(node, step + 1, n));
+    b.send(to, b.output(base + sub_mod(node, step, n)));
+    b.recv(from, b.scratch(0));
+    b.reduce(folded, std::array{b.scratch(0), folded});
+  } else {
+    const uint32_t gathered = step - (n - 1);
+    b.send(to, b.output(base + sub_mod(node + 1, gathered, n)));
+    b.recv(from, b.output(base + sub_mod(node, gathered, n)));
   }
 }
 
@@ -100,20 +106,20 @@ void emit_gather_within(const Nodes& nodes, uint32_t node, uint32_t local, Build
   }
 }
 
-void step(const Problem& problem, Rank rank, uint32_t phase, Builder& b) {
+void step(const Problem& problem, Rank rank, uint32_t step, Builder& b) {
   const Nodes nodes(problem);
   const uint32_t node = nodes.node_of(rank);
   const uint32_t local = nodes.local_of(rank);
-  switch (phase) {
-    case kReduceWithin:
-      emit_reduce_within(nodes, node, local, b);
-      break;
-    case kRing:
-      emit_ring(nodes, node, local, b);
-      break;
-    default:
-      emit_gather_within(nodes, node, local, b);
-      break;
+  if (step == 0) {
+    emit_reduce_within(nodes, node, local, b);
+    return;
+  }
+  const uint32_t of_rail = ring_step_count(nodes);
+  const uint32_t rail = nodes.block_first(node, local) + (of_rail == 0 ? 0 : (step - 1) / of_rail);
+  if (of_rail == 0 || rail == nodes.block_first(node, local + 1)) {
+    emit_gather_within(nodes, node, local, b);
+  } else {
+    emit_ring_step(nodes, node, rail, (step - 1) % of_rail, b);
   }
 }
 

@@ -15,11 +15,15 @@ namespace weir::algo {
 namespace {
 
 using sched::Builder;
+using sched::Ref;
 using sched::Shape;
 
-enum Phase : uint32_t { kCollectWithin, kBetween, kPhaseCount };
-
-uint32_t step_count(const Problem& /*problem*/, Rank /*rank*/) { return kPhaseCount; }
+// Copies of what this rank carries itself, an exchange with each other local rank, one with each
+// other node, and the copies of the results.
+uint32_t step_count(const Problem& problem, Rank rank) {
+  const Nodes nodes(problem);
+  return nodes.size(nodes.node_of(rank)) + nodes.count();
+}
 
 // Scratch: [0, n) the blocks that other nodes send, in node order; then, per carried target, a slot
 // for each local source.
@@ -33,51 +37,55 @@ Shape shape(const Problem& problem) {
   return {.chunk_count = n * n, .scratch_slots = n + slots};
 }
 
-void emit_collect_within(const Problem& problem, const Nodes& nodes, Rank rank, Builder& b) {
-  const Rank n = problem.rank_count;
+// The slot of the block from a local source for the `index`-th carried target.
+Ref slot_of(Rank n, uint32_t size, uint32_t index, uint32_t source, Builder& b) {
+  return b.scratch(n + index * size + source);
+}
+
+void emit_own_copies(const Nodes& nodes, Rank n, Rank rank, Builder& b) {
   const uint32_t node = nodes.node_of(rank);
   const uint32_t local = nodes.local_of(rank);
-  const uint32_t size = nodes.size(node);
-  const std::vector<Rank> mine = nodes.carried_ranks(node, local);
-  const auto slot = [&](size_t index, uint32_t source) {
-    return b.scratch(static_cast<uint32_t>(n + index * size + source));
-  };
-  for (size_t i = 0; i < mine.size(); ++i) {
-    if (mine[i] != rank) b.copy(slot(i, local), b.input(rank * n + mine[i]));
-  }
-  for (uint32_t distance = 1; distance < size; ++distance) {
-    const uint32_t to = (local + distance) % size;
-    const uint32_t from = (local + size - distance) % size;
-    const std::vector<Rank> theirs = nodes.carried_ranks(node, to);
-    // Sends and receives alternate, so that no rank waits for credit while others wait for it.
-    for (size_t i = 0; i < std::max(mine.size(), theirs.size()); ++i) {
-      if (i < theirs.size()) b.send(nodes.member(node, to), b.input(rank * n + theirs[i]));
-      if (i < mine.size()) b.recv(nodes.member(node, from), slot(i, from));
-    }
+  uint32_t index = 0;
+  for (const Rank target : nodes.carried_ranks(node, local)) {
+    const Ref slot = slot_of(n, nodes.size(node), index++, local, b);
+    if (target != rank) b.copy(slot, b.input(rank * n + target));
   }
 }
 
-void emit_between(const Problem& problem, const Nodes& nodes, Rank rank, Builder& b) {
-  const Rank n = problem.rank_count;
-  const uint32_t node_count = nodes.count();
+void emit_exchange_within(const Nodes& nodes, Rank n, Rank rank, uint32_t distance, Builder& b) {
   const uint32_t node = nodes.node_of(rank);
   const uint32_t local = nodes.local_of(rank);
   const uint32_t size = nodes.size(node);
-  const std::vector<Rank> mine = nodes.carried_ranks(node, local);
-  std::vector<uint32_t> index_of(n);
-  for (size_t i = 0; i < mine.size(); ++i) index_of[mine[i]] = static_cast<uint32_t>(i);
-  for (uint32_t distance = 1; distance < node_count; ++distance) {
-    const uint32_t to = (node + distance) % node_count;
-    const uint32_t from = (node + node_count - distance) % node_count;
-    for (uint32_t rail = local; rail < nodes.size(to); rail += size) {
-      const Rank target = nodes.member(to, rail);
-      b.send(target, b.scratch(n + index_of[target] * size), size);
-    }
-    b.recv(nodes.member(from, nodes.dealt(from, local)), b.scratch(nodes.first(from)),
-           nodes.size(from));
+  const uint32_t to = (local + distance) % size;
+  const uint32_t from = (local + size - distance) % size;
+  const uint32_t mine = nodes.carried_count(node, local);
+  const std::vector<Rank> theirs = nodes.carried_ranks(node, to);
+  // Sends and receives alternate, so that no rank waits for credit while others wait for it.
+  for (uint32_t i = 0; i < std::max<size_t>(mine, theirs.size()); ++i) {
+    if (i < theirs.size()) b.send(nodes.member(node, to), b.input(rank * n + theirs[i]));
+    if (i < mine) b.recv(nodes.member(node, from), slot_of(n, size, i, from, b));
   }
-  for (uint32_t other = 0; other < node_count; ++other) {
-    const uint32_t base = other == node ? n + index_of[rank] * size : nodes.first(other);
+}
+
+void emit_exchange_between(const Nodes& nodes, Rank n, Rank rank, uint32_t distance, Builder& b) {
+  const uint32_t node = nodes.node_of(rank);
+  const uint32_t local = nodes.local_of(rank);
+  const uint32_t size = nodes.size(node);
+  const uint32_t to = (node + distance) % nodes.count();
+  const uint32_t from = (node + nodes.count() - distance) % nodes.count();
+  for (uint32_t rail = local; rail < nodes.size(to); rail += size) {
+    const Rank target = nodes.member(to, rail);
+    b.send(target, slot_of(n, size, nodes.carried_index(node, target), 0, b), size);
+  }
+  b.recv(nodes.member(from, nodes.dealt(from, local)), b.scratch(nodes.first(from)),
+         nodes.size(from));
+}
+
+void emit_results(const Nodes& nodes, Rank n, Rank rank, Builder& b) {
+  const uint32_t node = nodes.node_of(rank);
+  const uint32_t own = n + nodes.carried_index(node, rank) * nodes.size(node);
+  for (uint32_t other = 0; other < nodes.count(); ++other) {
+    const uint32_t base = other == node ? own : nodes.first(other);
     for (uint32_t source = 0; source < nodes.size(other); ++source) {
       const Rank from = nodes.member(other, source);
       b.copy(b.output(from * n + rank),
@@ -86,12 +94,19 @@ void emit_between(const Problem& problem, const Nodes& nodes, Rank rank, Builder
   }
 }
 
-void step(const Problem& problem, Rank rank, uint32_t phase, Builder& b) {
+void step(const Problem& problem, Rank rank, uint32_t step, Builder& b) {
   const Nodes nodes(problem);
-  if (phase == kCollectWithin) {
-    emit_collect_within(problem, nodes, rank, b);
+  const Rank n = problem.rank_count;
+  const uint32_t size = nodes.size(nodes.node_of(rank));
+  const uint32_t last = size + nodes.count() - 1;
+  if (step == 0) {
+    emit_own_copies(nodes, n, rank, b);
+  } else if (step < size) {
+    emit_exchange_within(nodes, n, rank, step, b);
+  } else if (step < last) {
+    emit_exchange_between(nodes, n, rank, step - size + 1, b);
   } else {
-    emit_between(problem, nodes, rank, b);
+    emit_results(nodes, n, rank, b);
   }
 }
 

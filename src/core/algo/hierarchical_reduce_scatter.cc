@@ -17,9 +17,14 @@ using sched::Builder;
 using sched::Ref;
 using sched::Shape;
 
-enum Phase : uint32_t { kReduceWithin, kRing, kPhaseCount };
-
-uint32_t step_count(const Problem& /*problem*/, Rank /*rank*/) { return kPhaseCount; }
+// An exchange with each other local rank, the folds, and the steps of the ring of each of the
+// rank's rails.
+uint32_t step_count(const Problem& problem, Rank rank) {
+  const Nodes nodes(problem);
+  const uint32_t node = nodes.node_of(rank);
+  const uint32_t rails = nodes.dealt_count(node, nodes.local_of(rank));
+  return nodes.size(node) + rails * (nodes.count() - 1);
+}
 
 // Scratch: slot 0 for the ring, then a slot per carried chunk for its fold, then a slot per carried
 // chunk and other local rank for that rank's contribution.
@@ -34,67 +39,72 @@ Shape shape(const Problem& problem) {
   return {.chunk_count = problem.rank_count, .scratch_slots = 1 + slots};
 }
 
-void emit_reduce_within(const Nodes& nodes, Rank rank, Builder& b) {
+// The slot of the `index`-th of `carried` chunks, from the local rank at the distance.
+Ref slot_of(size_t carried, size_t index, uint32_t distance, Builder& b) {
+  return b.scratch(static_cast<uint32_t>(1 + carried * distance + index));
+}
+
+void emit_exchange(const Nodes& nodes, Rank rank, uint32_t distance, Builder& b) {
+  const uint32_t node = nodes.node_of(rank);
+  const uint32_t local = nodes.local_of(rank);
+  const uint32_t size = nodes.size(node);
+  const uint32_t to = (local + distance) % size;
+  const uint32_t from = (local + size - distance) % size;
+  const size_t mine = nodes.carried_count(node, local);
+  const std::vector<Rank> theirs = nodes.carried_ranks(node, to);
+  // Sends and receives alternate, so that no rank waits for credit while others wait for it.
+  for (size_t i = 0; i < std::max(mine, theirs.size()); ++i) {
+    if (i < theirs.size()) b.send(nodes.member(node, to), b.input(theirs[i]));
+    if (i < mine) b.recv(nodes.member(node, from), slot_of(mine, i, distance, b));
+  }
+}
+
+void emit_folds(const Nodes& nodes, Rank rank, Builder& b) {
   const uint32_t node = nodes.node_of(rank);
   const uint32_t local = nodes.local_of(rank);
   const uint32_t size = nodes.size(node);
   const std::vector<Rank> mine = nodes.carried_ranks(node, local);
-  const auto slot_of = [&](size_t index, uint32_t distance) {
-    return b.scratch(static_cast<uint32_t>(1 + mine.size() * distance + index));
-  };
-  for (uint32_t distance = 1; distance < size; ++distance) {
-    const uint32_t to = (local + distance) % size;
-    const uint32_t from = (local + size - distance) % size;
-    const std::vector<Rank> theirs = nodes.carried_ranks(node, to);
-    // Sends and receives alternate, so that no rank waits for credit while others wait for it.
-    for (size_t i = 0; i < std::max(mine.size(), theirs.size()); ++i) {
-      if (i < theirs.size()) b.send(nodes.member(node, to), b.input(theirs[i]));
-      if (i < mine.size()) b.recv(nodes.member(node, from), slot_of(i, distance));
-    }
-  }
   std::vector<Ref> operands(size);
   for (size_t i = 0; i < mine.size(); ++i) {
     for (uint32_t source = 0; source < size; ++source) {
       const uint32_t distance = (local + size - source) % size;
-      operands[source] = distance == 0 ? b.input(mine[i]) : slot_of(i, distance);
+      operands[source] = distance == 0 ? b.input(mine[i]) : slot_of(mine.size(), i, distance, b);
     }
     const bool is_result = nodes.count() == 1 && mine[i] == rank;
-    emit_fold_or_copy(is_result ? b.output(rank) : slot_of(i, 0), operands, 1, b);
+    emit_fold_or_copy(is_result ? b.output(rank) : slot_of(mine.size(), i, 0, b), operands, 1, b);
   }
 }
 
-void emit_ring(const Nodes& nodes, Rank rank, Builder& b) {
+void emit_ring_step(const Nodes& nodes, Rank rank, uint32_t rail, uint32_t step, Builder& b) {
   const uint32_t n = nodes.count();
   const uint32_t node = nodes.node_of(rank);
-  const uint32_t local = nodes.local_of(rank);
   const uint32_t next = (node + 1) % n;
   const uint32_t previous = (node + n - 1) % n;
-  uint32_t rail_slot = 1;
-  std::vector<uint32_t> slot_of_node(n);
-  for (uint32_t rail = local; rail < nodes.width(); rail += nodes.size(node)) {
-    for (uint32_t other = 0; other < n; ++other) {
-      if (rail < nodes.size(other)) slot_of_node[other] = rail_slot++;
-    }
-    const Rank to = nodes.member(next, nodes.dealt(next, rail));
-    const Rank from = nodes.member(previous, nodes.dealt(previous, rail));
-    for (uint32_t step = 0; step + 1 < n; ++step) {
-      const uint32_t sent = sub_mod(node, step + 1, n);
-      const uint32_t folded = sub_mod(node, step + 2, n);
-      if (rail < nodes.size(sent)) b.send(to, b.scratch(slot_of_node[sent]));
-      if (rail >= nodes.size(folded)) continue;
-      const Ref fold = b.scratch(slot_of_node[folded]);
-      b.recv(from, b.scratch(0));
-      b.reduce(folded == node ? b.output(rank) : fold, std::array{b.scratch(0), fold});
-    }
+  const auto fold_of = [&](uint32_t other) {
+    return b.scratch(1 + nodes.carried_index(node, nodes.member(other, rail)));
+  };
+  const uint32_t sent = sub_mod(node, step + 1, n);
+  const uint32_t folded = sub_mod(node, step + 2, n);
+  if (rail < nodes.size(sent)) {
+    b.send(nodes.member(next, nodes.dealt(next, rail)), fold_of(sent));
   }
+  if (rail >= nodes.size(folded)) return;
+  b.recv(nodes.member(previous, nodes.dealt(previous, rail)), b.scratch(0));
+  const Ref fold = fold_of(folded);
+  b.reduce(folded == node ? b.output(rank) : fold, std::array{b.scratch(0), fold});
 }
 
-void step(const Problem& problem, Rank rank, uint32_t phase, Builder& b) {
+void step(const Problem& problem, Rank rank, uint32_t step, Builder& b) {
   const Nodes nodes(problem);
-  if (phase == kReduceWithin) {
-    emit_reduce_within(nodes, rank, b);
-  } else if (nodes.count() > 1) {
-    emit_ring(nodes, rank, b);
+  const uint32_t size = nodes.size(nodes.node_of(rank));
+  if (step + 1 < size) {
+    emit_exchange(nodes, rank, step + 1, b);
+  } else if (step + 1 == size) {
+    emit_folds(nodes, rank, b);
+  } else {
+    const uint32_t of_rail = nodes.count() - 1;
+    const uint32_t rail = nodes.local_of(rank) + (step - size) / of_rail * size;
+    emit_ring_step(nodes, rank, rail, (step - size) % of_rail, b);
   }
 }
 

@@ -23,7 +23,10 @@ Nodes::Nodes(std::span<const uint32_t> node_of_rank, Rank rank_count) : node_of_
     made.members[made.first[node_of(rank)] + made.local_of[rank]] = rank;
   }
   made.rail_size.assign(made.width, 0);
-  for (const uint32_t local : made.local_of) ++made.rail_size[local];
+  made.index_in_rail.resize(rank_count);
+  for (const Rank rank : made.members) {  // node by node
+    made.index_in_rail[rank] = made.rail_size[made.local_of[rank]]++;
+  }
   ranks_ = std::make_shared<const Ranks>(std::move(made));
 }
 
@@ -41,6 +44,15 @@ uint32_t Nodes::carried_count(uint32_t node, uint32_t local) const {
   uint32_t count = 0;
   for (uint32_t rail = local; rail < width(); rail += size(node)) count += ranks_->rail_size[rail];
   return count;
+}
+
+uint32_t Nodes::carried_index(uint32_t node, Rank rank) const {
+  const uint32_t rail = local_of(rank);
+  uint32_t index = ranks_->index_in_rail[rank];
+  for (uint32_t before = rail % size(node); before < rail; before += size(node)) {
+    index += ranks_->rail_size[before];
+  }
+  return index;
 }
 
 bool well_formed_nodes(const Problem& problem) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Nodes: the ranks of a problem by node, for the hierarchical algorithms. Made for each step, in
-// O(n) unless the problem brings them along (Problem::nodes). A *rail* is one of `width` disjoint
-// lines through all nodes, where width is the size of the largest node: it carries the share of the
-// work that crosses between nodes through one rank per node. With even nodes every rank carries one
-// rail; a smaller node's ranks carry several.
+// O(n) unless the problem brings them along (Problem::nodes); compile() and cost::OpStream do. A
+// *rail* is one of `width` disjoint lines through all nodes, where width is the size of the largest
+// node: it carries the share of the work that crosses between nodes through one rank per node. With
+// even nodes every rank carries one rail; a smaller node's ranks carry several.
 #pragma once
 
 #include <cstdint>
@@ -36,6 +36,10 @@ class Nodes {
   // rail j passes through local rank j where there is one. In blocks: local rank l has the rails
   // [block_first(l), block_first(l + 1)), so that its share is contiguous.
   uint32_t dealt(uint32_t node, uint32_t rail) const { return rail % size(node); }
+  // How many rails that gives a local rank.
+  uint32_t dealt_count(uint32_t node, uint32_t local) const {
+    return (width() - local + size(node) - 1) / size(node);
+  }
   uint32_t block_first(uint32_t node, uint32_t local) const {
     const uint64_t size_of_node = size(node);
     return static_cast<uint32_t>((uint64_t{local} * width() + size_of_node - 1) / size_of_node);
@@ -49,6 +53,8 @@ class Nodes {
   std::vector<Rank> carried_ranks(uint32_t node, uint32_t local) const;
   // How many these are, in O(width).
   uint32_t carried_count(uint32_t node, uint32_t local) const;
+  // Where `rank` is in carried_ranks() of those who carry its rail, likewise.
+  uint32_t carried_index(uint32_t node, Rank rank) const;
 
  private:
   struct Ranks {
@@ -57,6 +63,7 @@ class Nodes {
     std::vector<uint32_t> first;
     std::vector<Rank> members;
     std::vector<uint32_t> local_of;
+    std::vector<uint32_t> index_in_rail;  // of a rank among those with the same local index
   };
   std::span<const uint32_t> node_of_;
   std::shared_ptr<const Ranks> ranks_;  // of all copies

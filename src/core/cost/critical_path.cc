@@ -17,6 +17,7 @@ constexpr double kNsMax = 1e15;  // two weeks; longer times are as good as none
 
 struct Message {
   Rank source = 0;
+  Link link = Link::kTcp;
   uint32_t target = 0;  // lane of the receiver
   uint32_t next = kNoMessage;
   uint64_t bytes = 0;
@@ -31,7 +32,7 @@ struct Signal {
 class Machine {
  public:
   Machine(const algo::Algorithm& algorithm, const Workload& work, const TaskCosts& costs,
-          const Fold& fold, const Part& part, double ns_max)
+          const Fold& fold, const Part& part, const Limit& limit)
       : rank_count_(work.problem.rank_count),
         layout_(work.layout),
         costs_(costs),
@@ -43,8 +44,18 @@ class Machine {
         cards_out_(rank_count_),
         cards_in_(rank_count_),
         signals_(fold.followed(), stream_.signal_count()),
-        time_max_(ns_max < kNsMax ? static_cast<Picoseconds>(std::max(0.0, ns_max) * 1000)
-                                  : ~Picoseconds{0}) {}
+        time_max_(limit.ns_max < kNsMax
+                      ? static_cast<Picoseconds>(std::max(0.0, limit.ns_max) * 1000)
+                      : ~Picoseconds{0}) {
+    for (uint32_t i = 0; i < lanes_.size(); ++i) {
+      lanes_[i].rank = i / lane_count_;
+      lanes_[i].number = i % lane_count_;
+    }
+    if (limit.loads == nullptr || limit.ns_max >= kNsMax) return;
+    limit_idling(limit.loads->cores, limit.times, &cores_);
+    // Not for what cards receive: a receiver may count more bytes than its sender sends (OpStream).
+    limit_idling(limit.loads->cards_out, limit.times, &cards_out_);
+  }
 
   PathTime run() {
     for (uint32_t i = 0; i < lanes_.size() && end_ <= time_max_; ++i) step(i);
@@ -75,6 +86,8 @@ class Machine {
   enum class State : uint8_t { kReady, kForMessage, kForSignal };
   static constexpr Picoseconds kNotBegun = ~Picoseconds{0};
   struct Lane {
+    Rank rank = 0;
+    uint32_t number = 0;  // of the rank's
     Picoseconds time = 0;
     Picoseconds begun = kNotBegun;  // after its first operation
     State state = State::kReady;
@@ -87,14 +100,14 @@ class Machine {
   // with which it shares the core.
   void step(uint32_t index) {
     Lane& lane = lanes_[index];
-    const Rank rank = index / lane_count_;
+    const Rank rank = lane.rank;
     lane.state = State::kReady;
     for (;;) {
       if (lane_count_ > 1 && lane.time > now_) {
-        queue_.push({lane.time, index, kResume});
+        if (!waits_for_message(index, lane)) queue_.push({lane.time, index, kResume});
         return;
       }
-      const ShortOp* op = stream_.peek(rank, index % lane_count_);
+      const ShortOp* op = stream_.peek(rank, lane.number);
       if (op == nullptr) {
         end_ = std::max(end_, lane.time);
         if (lane.begun != kNotBegun) longest_ = std::max(longest_, lane.time - lane.begun);
@@ -102,13 +115,23 @@ class Machine {
         return;
       }
       if (!execute(index, rank, lane, *op)) return;
-      stream_.advance(rank, index % lane_count_);
+      stream_.advance(rank, lane.number);
       if (lane.begun == kNotBegun) lane.begun = lane.time;
       if (lane.time > time_max_) {
         end_ = std::max(end_, lane.time);
         return;
       }
     }
+  }
+
+  // A lane whose next message has not arrived yet needs no turn of its core before.
+  bool waits_for_message(uint32_t index, Lane& lane) {
+    const ShortOp* op = stream_.peek(lane.rank, lane.number);
+    if (op == nullptr || op->code != ShortOp::Code::kRecv) return false;
+    if (messages_.has(op->peer, index)) return false;
+    lane.state = State::kForMessage;
+    lane.peer = op->peer;
+    return true;
   }
 
   // False when the operation cannot be done yet.
@@ -121,7 +144,7 @@ class Machine {
         occupy(rank, lane, op.amount);
         break;
       case ShortOp::Code::kSend:
-        send(rank, index % lane_count_, lane, op);
+        send(rank, lane.number, lane, op);
         break;
       case ShortOp::Code::kRecv:
         return receive(index, rank, lane, op);
@@ -140,17 +163,31 @@ class Machine {
     Picoseconds free = 0;
     Picoseconds busy = 0;
 
-    // Returns from when it is taken.
-    Picoseconds take(Picoseconds from, Picoseconds cost) {
-      const Picoseconds start = std::max(free, from);
-      free = start + cost;
-      busy += cost;
-      return start;
-    }
+    Picoseconds idle_max = ~Picoseconds{0};  // if it idles for longer it ends after time_max_
   };
 
+  void limit_idling(const std::vector<Picoseconds>& loads, double times,
+                    std::vector<Resource>* resources) const {
+    for (size_t i = 0; i < std::min(loads.size(), resources->size()); ++i) {
+      const auto load = static_cast<Picoseconds>(static_cast<double>(loads[i]) * times);
+      (*resources)[i].idle_max = time_max_ - std::min(load, time_max_);
+    }
+  }
+
+  // Returns from when it is taken.
+  Picoseconds take(Resource& resource, Picoseconds from, Picoseconds cost) {
+    const Picoseconds start = std::max(resource.free, from);
+    resource.free = start + cost;
+    resource.busy += cost;
+    const Picoseconds idle = resource.free - resource.busy;
+    if (idle > resource.idle_max) [[unlikely]] {
+      end_ = std::max(end_, time_max_ + (idle - resource.idle_max));
+    }
+    return start;
+  }
+
   void occupy(Rank rank, Lane& lane, Picoseconds cost) {
-    cores_[rank].take(lane.time, cost);
+    take(cores_[rank], lane.time, cost);
     lane.time = cores_[rank].free;
   }
 
@@ -163,44 +200,46 @@ class Machine {
   }
 
   void send(Rank rank, uint32_t lane_index, Lane& lane, const ShortOp& op) {
-    const Picoseconds cost = costs_.send(rank, op.peer, op.amount);
-    const Picoseconds overhead = costs_.send(rank, op.peer, 0);
+    const Link link = layout_.link(rank, op.peer);
+    const Picoseconds cost = costs_.send(link, op.amount);
+    const Picoseconds overhead = costs_.send(link, 0);
     occupy(rank, lane, cost);
     const Picoseconds begin = lane.time - cost + overhead;  // when the first bytes leave
     const Rank target = fold_.standing_for(op.peer);
     const uint32_t index = messages_.acquire();
-    messages_.at(index) = {.source = fold_.as_seen(rank, op.peer),
-                           .target = static_cast<uint32_t>(target * lane_count_ + lane_index),
-                           .bytes = op.amount,
-                           .last = lane.time};
-    if (is_network(layout_.link(rank, op.peer))) {
+    Message& message = messages_.at(index);
+    message = {.source = fold_.as_seen(rank, op.peer),
+               .link = link,
+               .target = static_cast<uint32_t>(target * lane_count_ + lane_index),
+               .bytes = op.amount,
+               .last = lane.time};
+    if (is_network(link)) {
       // The card is claimed in the order of time, and this rank may be ahead of others.
       queue_.push({begin, index, kLeave});
       return;
     }
-    const Picoseconds latency = costs_.latency(rank, op.peer);
-    messages_.at(index).last += latency;
+    const Picoseconds latency = costs_.latency(link);
+    message.last += latency;
     queue_.push({begin + latency, index, kArrive});
   }
 
   void leave(uint32_t index, Picoseconds now) {
     Message& message = messages_.at(index);
-    const Rank rank = message.target / lane_count_;
     const Rank source = message.source;
-    const Picoseconds wire = costs_.wire_out(source, rank, message.bytes);
-    const Picoseconds start = cards_out_[layout_.card(fold_.standing_for(source))].take(now, wire);
-    const Picoseconds latency = costs_.latency(source, rank);
+    const Picoseconds wire = costs_.wire(message.link, source, message.bytes);
+    const Picoseconds start = take(cards_out_[layout_.card(fold_.standing_for(source))], now, wire);
+    const Picoseconds latency = costs_.latency(message.link);
     message.last = std::max(message.last, start + wire) + latency;
     queue_.push({start + latency, index, kArrive});
   }
 
   void arrive(uint32_t index, Picoseconds now) {
     Message& message = messages_.at(index);
-    const Rank rank = message.target / lane_count_;
     message.first = now;
-    if (is_network(layout_.link(message.source, rank))) {
-      const Picoseconds wire = costs_.wire_in(message.source, rank, message.bytes);
-      message.first = cards_in_[layout_.card(rank)].take(now, wire);
+    if (is_network(message.link)) {
+      const Rank rank = lanes_[message.target].rank;
+      const Picoseconds wire = costs_.wire(message.link, rank, message.bytes);
+      message.first = take(cards_in_[layout_.card(rank)], now, wire);
       message.last = std::max(message.last, message.first + wire);
     }
     Lane& lane = lanes_[message.target];
@@ -209,7 +248,12 @@ class Machine {
       return;
     }
     lane.message = index;
-    step(message.target);
+    if (lane_count_ == 1 || lane.time <= now) {
+      step(message.target);
+      return;
+    }
+    lane.state = State::kReady;
+    queue_.push({lane.time, message.target, kResume});
   }
 
   bool receive(uint32_t index, Rank rank, Lane& lane, const ShortOp& op) {
@@ -227,8 +271,8 @@ class Machine {
       }
       lane.time = message.first;
     }
-    occupy(rank, lane, costs_.recv(op.peer, rank, op.amount));
-    lane.time = std::max(lane.time, message.last + costs_.recv(op.peer, rank, 0));
+    occupy(rank, lane, costs_.recv(message.link, op.amount));
+    lane.time = std::max(lane.time, message.last + costs_.recv(message.link, 0));
     messages_.release(lane.message);
     lane.message = kNoMessage;
     return true;
@@ -301,9 +345,9 @@ class Machine {
 }  // namespace
 
 PathTime critical_path(const algo::Algorithm& algorithm, const Workload& work,
-                       const TaskCosts& costs, const Fold& fold, Part part, double ns_max) {
+                       const TaskCosts& costs, const Fold& fold, Part part, const Limit& limit) {
   part.rank_count = fold.followed();
-  return Machine(algorithm, work, costs, fold, part, ns_max).run();
+  return Machine(algorithm, work, costs, fold, part, limit).run();
 }
 
 double lockstep_ns(const algo::Algorithm& algorithm, const Workload& work, const TaskCosts& costs,

@@ -12,6 +12,7 @@
 #include <limits>
 
 #include "core/cost/fold.h"
+#include "core/cost/loads.h"
 #include "core/cost/predict.h"
 #include "core/cost/task_costs.h"
 
@@ -25,11 +26,20 @@ struct PathTime {
   uint64_t operations = 0;  // that were followed
 };
 
+// When programs need not be followed any further.
+struct Limit {
+  double ns_max = std::numeric_limits<double>::infinity();
+  // What each core and each sending card has to do in any case: `times` as much. One that idles for
+  // too long will end too late. nullptr: not known.
+  const Loads* loads = nullptr;
+  double times = 1;
+};
+
 // `part.rank_count` is ignored: `fold` says which ranks are followed. Ends, with `at_least`, when
-// the programs turn out to take longer than `ns_max`.
+// it turns out that the programs take longer than the limit.
 PathTime critical_path(const algo::Algorithm& algorithm, const Workload& work,
                        const TaskCosts& costs, const Fold& fold, Part part = {},
-                       double ns_max = std::numeric_limits<double>::infinity());
+                       const Limit& limit = {});
 
 // An estimate for one rank alone, as if every message and signal that it waits for came from a peer
 // at exactly the same point, and as if all ranks of a card used it at the same time. For programs

@@ -18,9 +18,10 @@ class Fold {
   // The ranks below it are followed.
   Rank followed() const { return followed_; }
   // The rank below followed() that does what `rank` does.
-  Rank standing_for(Rank rank) const { return rank % followed_; }
+  Rank standing_for(Rank rank) const { return rank < followed_ ? rank : rank % followed_; }
   // As `source` is to `target`, so is the returned rank to standing_for(target).
   Rank as_seen(Rank source, Rank target) const {
+    if (target < followed_) return source;
     const Rank distance = target - target % followed_;
     if (symmetry_ == algo::Symmetry::kXor) return source ^ distance;
     return source >= distance ? source - distance : source + rank_count_ - distance;

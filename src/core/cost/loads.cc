@@ -5,15 +5,22 @@
 
 namespace weir::cost {
 
-Picoseconds busiest_of(OpStream* stream, std::span<const Rank> ranks, const Workload& work,
-                       const TaskCosts& costs, std::vector<std::vector<Rank>>* waited) {
+Picoseconds Loads::busiest() const {
+  Picoseconds most = 0;
+  for (const auto* of : {&cores, &cards_out, &cards_in}) {
+    for (const Picoseconds load : *of) most = std::max(most, load);
+  }
+  return most;
+}
+
+Loads loads_of(OpStream* stream, std::span<const Rank> ranks, const Workload& work,
+               const TaskCosts& costs, std::vector<std::vector<Rank>>* waited) {
   const Rank n = work.problem.rank_count;
   const RankLayout& layout = work.layout;
-  std::vector<Picoseconds> cards_out(n, 0);
-  std::vector<Picoseconds> cards_in(n, 0);
-  Picoseconds busiest = 0;
+  Loads loads;
+  for (auto* of : {&loads.cores, &loads.cards_out, &loads.cards_in}) of->assign(n, 0);
   for (const Rank rank : ranks) {
-    Picoseconds core = 0;
+    Picoseconds& core = loads.cores[rank];
     for (uint32_t lane = 0; lane < stream->lane_count(); ++lane) {
       for (; const ShortOp* op = stream->peek(rank, lane); stream->advance(rank, lane)) {
         switch (op->code) {
@@ -26,13 +33,13 @@ Picoseconds busiest_of(OpStream* stream, std::span<const Rank> ranks, const Work
           case ShortOp::Code::kSend:
             core += costs.send(rank, op->peer, op->amount);
             if (is_network(layout.link(rank, op->peer))) {
-              cards_out[layout.card(rank)] += costs.wire_out(rank, op->peer, op->amount);
+              loads.cards_out[layout.card(rank)] += costs.wire_out(rank, op->peer, op->amount);
             }
             break;
           case ShortOp::Code::kRecv:
             core += costs.recv(op->peer, rank, op->amount);
             if (is_network(layout.link(op->peer, rank))) {
-              cards_in[layout.card(rank)] += costs.wire_in(op->peer, rank, op->amount);
+              loads.cards_in[layout.card(rank)] += costs.wire_in(op->peer, rank, op->amount);
             }
             break;
           case ShortOp::Code::kSignal:
@@ -50,12 +57,8 @@ Picoseconds busiest_of(OpStream* stream, std::span<const Rank> ranks, const Work
         }
       }
     }
-    busiest = std::max(busiest, core);
   }
-  for (const auto* cards : {&cards_out, &cards_in}) {
-    busiest = std::max(busiest, *std::max_element(cards->begin(), cards->end()));
-  }
-  return busiest;
+  return loads;
 }
 
 }  // namespace weir::cost

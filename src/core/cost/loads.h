@@ -12,10 +12,18 @@
 
 namespace weir::cost {
 
-// The time of the busiest core or card, as far as `ranks` use it: no time of the whole program is
-// less. Takes all that the stream has of these ranks. `waited`, if given, has an entry for each
-// rank, to which those are appended for whose signals it waits.
-Picoseconds busiest_of(OpStream* stream, std::span<const Rank> ranks, const Workload& work,
-                       const TaskCosts& costs, std::vector<std::vector<Rank>>* waited = nullptr);
+struct Loads {
+  std::vector<Picoseconds> cores;      // by rank
+  std::vector<Picoseconds> cards_out;  // by card
+  std::vector<Picoseconds> cards_in;
+
+  // No time of the whole program is less.
+  Picoseconds busiest() const;
+};
+
+// As far as `ranks` use cores and cards: takes all that the stream has of these ranks. `waited`, if
+// given, has an entry for each rank, to which those are appended for whose signals it waits.
+Loads loads_of(OpStream* stream, std::span<const Rank> ranks, const Workload& work,
+               const TaskCosts& costs, std::vector<std::vector<Rank>>* waited = nullptr);
 
 }  // namespace weir::cost

@@ -58,6 +58,9 @@ class MessagePool {
       queue.tail = index;
     }
   }
+  bool has(Rank source, uint32_t lane) const {
+    return queue_count_ > 0 && queues_[find(key_of(source, lane))].key != kNoKey;
+  }
   // The first message of the queue, no longer in it, or kNoMessage.
   uint32_t take(Rank source, uint32_t lane) {
     if (queue_count_ == 0) return kNoMessage;

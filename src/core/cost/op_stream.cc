@@ -10,9 +10,11 @@ namespace weir::cost {
 namespace {
 // Bounds the memory of 10,000 ranks in the middle of a long step.
 constexpr size_t kOpsPerRefill = 1024;
-// Of the programs that are kept for all slices.
+// Of each rank, for other slices: those in flight at the same time are at about the same step.
 constexpr uint32_t kStepsKept = 4;
 constexpr size_t kOpsKept = 64;
+// Of most steps, or fewer.
+constexpr size_t kOpsReserved = 8;
 }  // namespace
 
 using sched::Op;
@@ -37,10 +39,11 @@ OpStream::OpStream(const algo::Algorithm& algorithm, const algo::Problem& proble
       signal_count_(shape_.signal_count * slice_count_),
       pending_max_(pending_max),
       step_count_(part.rank_count == 0 ? problem.rank_count : part.rank_count) {
+  if (algorithm.uses_nodes) problem_.nodes = &nodes_.emplace(problem);
   lanes_.resize(step_count_.size() * lane_count_);
   walks_.resize(step_count_.size() * in_flight_);
   for (Rank rank = 0; rank < step_count_.size(); ++rank) {
-    step_count_[rank] = algorithm.step_count(problem, rank);
+    step_count_[rank] = algorithm.step_count(problem_, rank);
     steps_total_ += step_count_[rank] * slice_count_;
   }
 }
@@ -86,21 +89,23 @@ bool OpStream::refill(Rank rank, uint32_t lane, const LaneOps& wanted) {
   return status_.ok();
 }
 
-// The same operations are made for every slice: those of short programs are kept.
+// The same operations are made for every slice.
 const OpStream::Step& OpStream::step_of(Rank rank, uint32_t number) {
-  const bool keeps = slice_count_ > 1 && step_count_[rank] <= kStepsKept;
+  const bool keeps = in_flight_ > 1 || (slice_count_ > 1 && step_count_[rank] <= kStepsKept);
   Step* step = &step_;
   if (keeps) {
     if (kept_.empty()) kept_.resize(step_count_.size() * kStepsKept);
-    step = &kept_[size_t{rank} * kStepsKept + number];
-    if (step->made) return *step;
+    step = &kept_[size_t{rank} * kStepsKept + number % kStepsKept];
+    if (step->number == number) return *step;
   }
   step->ops.clear();
   step->operands.clear();
+  step->ops.reserve(kOpsReserved);
   sched::Builder builder(rank, &step->ops, &step->operands);
   algorithm_.step(problem_, rank, number, builder);
-  step->made = step->ops.size() <= kOpsKept;
-  if (!keeps || step->made) return *step;
+  if (!keeps) return *step;
+  step->number = number;
+  if (step->ops.size() <= kOpsKept) return *step;
   step_ = std::move(*step);
   *step = {};
   return step_;
@@ -121,6 +126,7 @@ void OpStream::append(LaneOps& lane, const ShortOp& op) {
     lane.ops.back().amount += op.amount;
     return;
   }
+  if (lane.ops.capacity() == 0) lane.ops.reserve(kOpsReserved);
   lane.ops.push_back(op);
   ++pending_;
 }

@@ -11,10 +11,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "core/algo/algorithm.h"
+#include "core/algo/nodes.h"
 #include "core/base/status.h"
 #include "core/cost/chunk_bytes.h"
 
@@ -118,7 +120,7 @@ class OpStream {
   struct Step {
     std::vector<sched::Op> ops;
     std::vector<sched::Ref> operands;
-    bool made = false;
+    uint32_t number = ~uint32_t{0};  // of the step
   };
 
   const Step& step_of(Rank rank, uint32_t number);
@@ -132,7 +134,8 @@ class OpStream {
                     std::span<const sched::Ref> all_operands, uint64_t bytes);
 
   const algo::Algorithm& algorithm_;
-  const algo::Problem& problem_;
+  std::optional<algo::Nodes> nodes_;
+  algo::Problem problem_;  // with nodes_
   const MemoryCosts& costs_;
   Part part_;
   sched::Shape shape_;
@@ -152,7 +155,7 @@ class OpStream {
   std::vector<Walk> walks_;     // [rank * in_flight + instance]
   std::vector<uint32_t> step_count_;
   Step step_;               // that is being made
-  std::vector<Step> kept_;  // [rank * kStepsKept + step]
+  std::vector<Step> kept_;  // [rank * kStepsKept + number % kStepsKept]
   Status status_;
 };
 

@@ -17,7 +17,7 @@ double predict(const algo::Algorithm& algorithm, const Workload& work, const Tab
   if (const auto kept = memo.find(*key)) return kept->ns;
   Prediction prediction(algorithm, work, table);
   const double ns = prediction.made().ns;
-  memo.keep(*key, {ns, prediction.bound_ns(), prediction.is_long()});
+  memo.keep(*key, {ns, prediction.bound_ns(), prediction.expected_ns(), prediction.is_long()});
   return ns;
 }
 

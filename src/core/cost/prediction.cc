@@ -7,7 +7,6 @@
 
 #include "core/base/check.h"
 #include "core/cost/chunk_bytes.h"
-#include "core/cost/loads.h"
 
 namespace weir::cost {
 
@@ -25,10 +24,17 @@ constexpr uint64_t kLongOperationsMaxPerRank = 1'000;
 // Of more than this, one round of slices is followed and not two.
 constexpr uint64_t kTwoRoundsOperationsMax = 60'000;
 constexpr uint64_t kTwoRoundsOperationsMaxPerRank = 75;
+// Of a slice, of which all ranks are asked what they do: a small part of what is followed. (Not
+// where steps are left out: what a rank does in a few of them it may not do in others.)
+constexpr uint64_t kLoadsMax = 60'000;
 constexpr uint64_t kOperandsMax = 1'000'000;  // of folds that are followed
 constexpr uint64_t kPendingMax = 4'000'000;
 // Of the work of a slice, since the last ones may be shorter.
 constexpr double kSureShare = 0.99;
+// A long program of alike steps takes about as long as its busiest core or card works. Others have
+// phases that use different ones, and each idles in some: for less time where other slices use it.
+constexpr double kTimeOfPhases = 1.5;
+constexpr double kTimeOfFullPipelines = 1.05;
 
 // Some ranks that are followed: others than the root, odd and even ones, and last the root.
 constexpr Rank kSampled = 8;
@@ -91,18 +97,39 @@ Prediction::Prediction(const algo::Algorithm& algorithm, const Workload& work, c
   const uint64_t slices = rounds_ == 0 ? slice_count_ : (2 * rounds_ - 1) * in_flight_;
   to_follow_ = per_slice_ * slices;
   if (to_follow_ > budget_) runs_ = alike_steps(algorithm_, work_.problem);
+  if (!runs_.empty() && few_steps_operations() * slices > tolerated()) runs_.clear();
   if (runs_.empty()) {
-    whole_.busy_ns = busy_ns_of(whole_);
+    add_loads(&whole_);
   } else {
     leave_out_folds();
     ends_.left_out = with(folds_, left_out(runs_, false));
     more_.left_out = with(folds_, left_out(runs_, true));
-    ends_.busy_ns = busy_ns_of(ends_);
-    more_.busy_ns = busy_ns_of(more_);
+    add_loads(&ends_);
+    add_loads(&more_);
     whole_.busy_ns =
         more_.busy_ns + std::max(0.0, more_.busy_ns - ends_.busy_ns) * steps_left_out();
   }
   bound_ns_ = kSureShare * whole_.busy_ns * static_cast<double>(slice_count_);
+}
+
+// Of a slice of the ranks that are followed, for both estimates of few steps. Other steps than
+// those of runs may have most of the operations.
+uint64_t Prediction::few_steps_operations() const {
+  std::vector<sched::Op> ops;
+  std::vector<sched::Ref> operands;
+  sched::Builder builder(sampled_[0], &ops, &operands);
+  for (const bool measured : {false, true}) {
+    uint32_t step = 0;
+    const auto keep_to = [&](uint32_t end) {
+      for (; step < end; ++step) algorithm_.step(work_.problem, sampled_[0], step, builder);
+    };
+    for (const StepRange& range : left_out(runs_, measured)) {
+      keep_to(range.begin);
+      step = range.end;
+    }
+    keep_to(algorithm_.step_count(work_.problem, sampled_[0]));
+  }
+  return ops.size() * fold_.followed();
 }
 
 // Where every rank folds the contributions of all others at once, writing down the operands alone
@@ -175,15 +202,16 @@ void Prediction::count_operations() {
   operands_per_slice_ = root.operands + others.operands * (followed - 1) / kSampled;
 }
 
-// The busiest core or card of one slice; where programs are very long, of some ranks.
-double Prediction::busy_ns_of(const ProgramPart& of) const {
+// Where programs are very long, of some ranks.
+void Prediction::add_loads(ProgramPart* to) const {
   Part part;
   part.rank_count = fold_.followed();
   part.slices_max = 1;
-  part.left_out = of.left_out;
+  part.left_out = to->left_out;
   OpStream stream(algorithm_, work_.problem, work_.bytes, work_.slicing, costs_, kPendingMax, part);
   std::vector<Rank> ranks;
-  if (per_slice_ + operands_per_slice_ <= budget_) {
+  const uint64_t most = to->left_out.empty() ? std::max(kLoadsMax, budget_) : budget_;
+  if (per_slice_ + operands_per_slice_ <= most) {
     ranks.resize(fold_.followed());
     std::iota(ranks.begin(), ranks.end(), 0u);
   } else {
@@ -195,8 +223,10 @@ double Prediction::busy_ns_of(const ProgramPart& of) const {
       }
     }
   }
-  const Picoseconds busiest = busiest_of(&stream, ranks, work_, costs_);
-  return stream.status().ok() ? static_cast<double>(busiest) / 1000 : 0;
+  Loads loads = loads_of(&stream, ranks, work_, costs_);
+  if (!stream.status().ok()) return;
+  to->busy_ns = static_cast<double>(loads.busiest()) / 1000;
+  to->loads = std::move(loads);
 }
 
 double Prediction::steps_left_out() const {
@@ -212,6 +242,11 @@ double Prediction::steps_left_out() const {
 uint64_t Prediction::tolerated() const {
   const uint64_t by_ranks = kLongOperationsMaxPerRank * work_.problem.rank_count;
   return std::max(kOperationsTolerated * budget_, std::min(kLongOperationsMax, by_ranks));
+}
+
+double Prediction::expected_ns() const {
+  if (!is_long() || !runs_.empty()) return bound_ns();
+  return bound_ns() * (rounds_ == 0 ? kTimeOfPhases : kTimeOfFullPipelines);
 }
 
 Predicted Prediction::made(double ns_max) {
@@ -240,7 +275,8 @@ PathTime Prediction::follow(uint64_t slices, const ProgramPart& of, double ns_ma
   Part part;
   part.left_out = of.left_out;
   part.slices_max = slices;
-  const PathTime time = critical_path(algorithm_, work_, costs_, fold_, part, ns_max);
+  const Limit limit = {ns_max, &of.loads, kSureShare * static_cast<double>(slices)};
+  const PathTime time = critical_path(algorithm_, work_, costs_, fold_, part, limit);
   operations_ += time.operations;
   return time;
 }
@@ -275,13 +311,19 @@ Prediction::Estimate Prediction::followed(uint64_t rounds, const ProgramPart& pa
 
 // Negative: the programs do not end.
 Prediction::Estimate Prediction::of_few_steps(double limit_ns) {
-  const Estimate more = followed(rounds_, more_, limit_ns);
-  if (more.ns < 0 || more.at_least) return more;
+  const double times = steps_left_out();
+  const double left_ns = kSureShare * std::max(0.0, more_.busy_ns - ends_.busy_ns) * times *
+                         static_cast<double>(slice_count_);  // of the others, at least
+  Estimate more = followed(rounds_, more_, limit_ns - left_ns);
+  if (more.ns < 0) return more;
+  if (more.at_least) {
+    more.ns += left_ns;
+    return more;
+  }
   const Estimate ends = followed(rounds_, ends_, std::numeric_limits<double>::infinity());
   if (ends.ns < 0) return {};
-  const double times = steps_left_out();
-  return {std::max(more.ns + std::max(0.0, more.ns - ends.ns) * times,
-                   more.busy_ns + (more.busy_ns - ends.busy_ns) * times)};
+  return {std::max({more.ns + (more.ns - ends.ns) * times, more.ns + left_ns,
+                    more.busy_ns + (more.busy_ns - ends.busy_ns) * times})};
 }
 
 double Prediction::in_lockstep() const {

@@ -14,6 +14,7 @@
 #include "core/cost/alike_steps.h"
 #include "core/cost/critical_path.h"
 #include "core/cost/fold.h"
+#include "core/cost/loads.h"
 #include "core/cost/predict.h"
 #include "core/cost/task_costs.h"
 
@@ -27,6 +28,9 @@ class Prediction {
   // No more than made() without a limit says.
   double bound_ns() const { return costs_.call_ns() + bound_ns_; }
 
+  // About what made() will say, as far as can be seen in advance: for the order of predictions.
+  double expected_ns() const;
+
   // Whether made() takes milliseconds.
   bool is_long() const { return to_follow_ > kLong; }
 
@@ -39,7 +43,8 @@ class Prediction {
   // A part of the program.
   struct ProgramPart {
     std::vector<StepRange> left_out;
-    double busy_ns = 0;  // of one slice, the busiest core or card; or less
+    Loads loads;         // of one slice, or less
+    double busy_ns = 0;  // the greatest of them
   };
   struct Estimate {
     double ns = -1;  // negative: the programs do not end
@@ -48,9 +53,10 @@ class Prediction {
   };
 
   void count_operations();
+  uint64_t few_steps_operations() const;
   void leave_out_folds();
   uint64_t tolerated() const;
-  double busy_ns_of(const ProgramPart& of) const;
+  void add_loads(ProgramPart* part) const;
   double steps_left_out() const;  // for each that is measured
   PathTime follow(uint64_t slices, const ProgramPart& of, double ns_max);
   Estimate followed(uint64_t rounds, const ProgramPart& part, double limit_ns);

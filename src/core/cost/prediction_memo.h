@@ -26,8 +26,9 @@ class PredictionMemo {
 
   struct Kept {
     double ns = 0;
-    double bound_ns = 0;   // Prediction::bound_ns
-    bool is_long = false;  // Prediction::is_long
+    double bound_ns = 0;     // Prediction::bound_ns
+    double expected_ns = 0;  // Prediction::expected_ns
+    bool is_long = false;    // Prediction::is_long
   };
   std::optional<Kept> find(const XXH128_hash_t& key);
   void keep(const XXH128_hash_t& key, const Kept& made);

@@ -62,6 +62,12 @@ class RadixQueue {
     const int lowest = std::countr_zero(filled_);
     std::vector<Entry>& bucket = buckets_[static_cast<size_t>(lowest)];
     filled_ &= filled_ - 1;
+    if (bucket.size() == 1) {
+      last_ = bucket.front().time;
+      first_.push_back(bucket.front());
+      bucket.clear();
+      return;
+    }
     uint64_t least = bucket.front().time;
     for (const Entry& entry : bucket) least = entry.time < least ? entry.time : least;
     last_ = least;

@@ -245,9 +245,9 @@ namespace {
 // since it could hardly be better.
 constexpr double kHardlyBetter = 0.98;
 
-// Predicts what is not excluded. The least lower bound is predicted first, and others only as long
-// as they may be near the best. What is predicted may depend on bounds, and not on what the process
-// has kept: all ranks must choose alike.
+// Predicts what is not excluded. The one with the least expected time is predicted first, and
+// others only as long as they may be near the best. What is predicted may depend on bounds, and not
+// on what the process has kept: all ranks must choose alike.
 class Predictor {
  public:
   Predictor(const Request& request, const Table& table)
@@ -258,9 +258,8 @@ class Predictor {
     for (Candidate& candidate : *candidates) {
       if (candidate.excluded == nullptr) prepare(&candidate);
     }
-    std::stable_sort(asked_.begin(), asked_.end(), [](const Asked& a, const Asked& b) {
-      return a.candidate->predicted_ns < b.candidate->predicted_ns;
-    });
+    std::stable_sort(asked_.begin(), asked_.end(),
+                     [](const Asked& a, const Asked& b) { return a.expected_ns < b.expected_ns; });
     double least_ns = std::numeric_limits<double>::infinity();
     for (Asked& asked : asked_) {
       Candidate& candidate = *asked.candidate;
@@ -282,6 +281,7 @@ class Predictor {
     std::unique_ptr<Prediction> prediction;  // nullptr: it is known
     double agreement_ns = 0;                 // not in the prediction
     double known_ns = 0;                     // without a prediction
+    double expected_ns = 0;
     bool is_long = false;
   };
 
@@ -298,7 +298,7 @@ class Predictor {
     asked.candidate = candidate;
     asked.agreement_ns = agreement_ns(algorithm, request_, request_.work, table_);
     if (const auto ahead = run_ahead_ns(algorithm, request_.work, table_)) {
-      candidate->predicted_ns = asked.known_ns = *ahead;
+      candidate->predicted_ns = asked.known_ns = asked.expected_ns = *ahead;
     } else {
       Workload work = work_of(algorithm, request_);
       asked.key = PredictionMemo::key_of(algorithm, work, table_);
@@ -307,6 +307,8 @@ class Predictor {
       if (!kept) asked.prediction = std::make_unique<Prediction>(algorithm, work, table_);
       candidate->predicted_ns =
           asked.agreement_ns + (kept ? kept->bound_ns : asked.prediction->bound_ns());
+      asked.expected_ns =
+          asked.agreement_ns + (kept ? kept->expected_ns : asked.prediction->expected_ns());
       asked.is_long = kept ? kept->is_long : asked.prediction->is_long();
       if (kept) asked.known_ns = asked.agreement_ns + kept->ns;
     }
@@ -332,8 +334,9 @@ class Predictor {
     asked->candidate->at_least = made.at_least;
     if (asked->key && !made.at_least) {
       const Prediction& prediction = *asked->prediction;
-      PredictionMemo::of_process().keep(*asked->key,
-                                        {made.ns, prediction.bound_ns(), prediction.is_long()});
+      PredictionMemo::of_process().keep(
+          *asked->key,
+          {made.ns, prediction.bound_ns(), prediction.expected_ns(), prediction.is_long()});
     }
     asked->prediction = nullptr;
   }

@@ -52,7 +52,7 @@ std::optional<double> run_ahead_ns(const algo::Algorithm& algorithm, const Workl
   std::vector<Rank> ranks(n);
   std::iota(ranks.begin(), ranks.end(), 0u);
   std::vector<std::vector<Rank>> waited(n);
-  const Picoseconds busiest = busiest_of(&stream, ranks, work, costs, &waited);
+  const Picoseconds busiest = loads_of(&stream, ranks, work, costs, &waited).busiest();
   if (!stream.status().ok() || !flows_one_way(waited)) return std::nullopt;
   return costs.call_ns() + static_cast<double>(busiest) / 1000;
 }

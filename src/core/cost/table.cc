@@ -90,6 +90,7 @@ const char* name_of(Link link) {
 double TaskTimes::reduce_of(uint32_t source_count, Regime regime) const {
   const size_t r = static_cast<size_t>(regime);
   if (source_count <= 1) return copy_ns_per_byte[r];
+  if (source_count == kReduceSources[0]) return reduce_ns_per_byte[0][r];
   size_t upper = 1;
   while (upper + 1 < kReduceSources.size() && kReduceSources[upper] < source_count) ++upper;
   // Interpolates linearly between neighbours, and extrapolates beyond the last.

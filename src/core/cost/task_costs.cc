@@ -56,6 +56,18 @@ TaskCosts::TaskCosts(const Workload& work, const Table& table)
   const uint32_t cores = work.layout.cores_per_host;
   share_ = cores == 0 || cores >= rank_count ? 1.0 : static_cast<double>(rank_count) / cores;
   switch_ns_ = share_ > 1 ? times_.switch_ns : 0;
+  operation_ = ps_of_ns(times_.operation_ns * share_);
+  for (size_t i = 0; i < kLinkCount; ++i) {
+    const LinkTimes& l = times_.links[i];
+    const Regime regime = regime_of_messages(static_cast<Link>(i));
+    of_link_[i] = {
+        .send_ns = l.send_ns,
+        .in_ns_per_byte = at(l.slot_in_ns_per_byte, regime),
+        .recv_ns = l.recv_ns,
+        .out_ns_per_byte = at(l.slot_out_ns_per_byte, regime),
+        .latency = ps_of_ns(std::max(0.0, l.message_ns - l.send_ns - l.recv_ns) + switch_ns_),
+        .signal = ps_of_ns(l.signal_ns + switch_ns_)};
+  }
 }
 
 // The extra time for reading or writing a byte of a peer's memory rather than the rank's own.
@@ -95,49 +107,16 @@ Picoseconds TaskCosts::reduce(Rank self, const sched::Ref& dst,
 
 // Data that goes over a network has been computed since it was last sent, and passes through the
 // kernel's or the adapter's buffers: it is in no core's cache, whatever its size.
-Regime TaskCosts::regime_of_messages(Rank a, Rank b) const {
-  return is_network(layout_.link(a, b)) ? Regime::kDram : user_;
-}
-
-Picoseconds TaskCosts::send(Rank from, Rank to, uint64_t bytes) const {
-  const LinkTimes& l = link(from, to);
-  const double ns = l.send_ns + static_cast<double>(bytes) *
-                                    at(l.slot_in_ns_per_byte, regime_of_messages(from, to));
-  return ps_of_ns(ns * share_) + operation();
-}
-
-Picoseconds TaskCosts::latency(Rank from, Rank to) const {
-  const LinkTimes& l = link(from, to);
-  return ps_of_ns(std::max(0.0, l.message_ns - l.send_ns - l.recv_ns) + switch_ns_);
-}
-
-Picoseconds TaskCosts::recv(Rank from, Rank to, uint64_t bytes) const {
-  const LinkTimes& l = link(from, to);
-  const double ns = l.recv_ns + static_cast<double>(bytes) *
-                                    at(l.slot_out_ns_per_byte, regime_of_messages(from, to));
-  return ps_of_ns(ns * share_) + operation();
-}
-
-Picoseconds TaskCosts::wire_at(Rank end, Rank from, Rank to, uint64_t bytes) const {
-  const bool of_host = !layout_.wire_of_host.empty() && is_network(layout_.link(from, to));
-  const double ns_per_byte =
-      of_host ? layout_.wire_of_host[layout_.host(end)] : link(from, to).wire_ns_per_byte;
-  return ps_of_ns(static_cast<double>(bytes) * ns_per_byte);
-}
-
-Picoseconds TaskCosts::wire_out(Rank from, Rank to, uint64_t bytes) const {
-  return wire_at(from, from, to, bytes);
-}
-
-Picoseconds TaskCosts::wire_in(Rank from, Rank to, uint64_t bytes) const {
-  return wire_at(to, from, to, bytes);
+Regime TaskCosts::regime_of_messages(Link link) const {
+  return is_network(link) ? Regime::kDram : user_;
 }
 
 std::optional<LinkFigures> TaskCosts::like_links() const {
   if (!like_links_) return std::nullopt;
   const LinkTimes& l = link(0, 1);
-  const double in = at(l.slot_in_ns_per_byte, regime_of_messages(0, 1)) * share_;
-  const double out = at(l.slot_out_ns_per_byte, regime_of_messages(0, 1)) * share_;
+  const Regime regime = regime_of_messages(layout_.link(0, 1));
+  const double in = at(l.slot_in_ns_per_byte, regime) * share_;
+  const double out = at(l.slot_out_ns_per_byte, regime) * share_;
   const double operation_ns = times_.operation_ns * share_;
   return LinkFigures{
       .send_overhead_ns = l.send_ns * share_ + operation_ns,
@@ -150,10 +129,6 @@ std::optional<LinkFigures> TaskCosts::like_links() const {
       .copy_ns_per_byte = at(times_.copy_ns_per_byte, user_) * share_,
       .reduce_ns_per_byte = times_.reduce_of(2, user_) * share_,
   };
-}
-
-Picoseconds TaskCosts::signal(Rank from, Rank to) const {
-  return ps_of_ns(link(from, to).signal_ns + switch_ns_);
 }
 
 }  // namespace weir::cost

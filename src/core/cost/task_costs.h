@@ -3,6 +3,7 @@
 // the share of a core that each rank has. A value that refers to the table; thread-safe.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <span>
 
@@ -28,13 +29,41 @@ class TaskCosts final : public MemoryCosts {
   // A message takes send() on the sender's core, then latency() on its way, and recv() on the
   // receiver's core; its bytes take wire_out() at the network port of the sender's host, wire_in()
   // at that of the receiver's.
-  Picoseconds send(Rank from, Rank to, uint64_t bytes) const;
-  Picoseconds latency(Rank from, Rank to) const;
-  Picoseconds recv(Rank from, Rank to, uint64_t bytes) const;
-  Picoseconds wire_out(Rank from, Rank to, uint64_t bytes) const;
-  Picoseconds wire_in(Rank from, Rank to, uint64_t bytes) const;
-  Picoseconds signal(Rank from, Rank to) const;
-  Picoseconds operation() const { return ps_of_ns(times_.operation_ns * share_); }
+  Picoseconds send(Rank from, Rank to, uint64_t bytes) const {
+    return send(layout_.link(from, to), bytes);
+  }
+  Picoseconds latency(Rank from, Rank to) const { return latency(layout_.link(from, to)); }
+  Picoseconds recv(Rank from, Rank to, uint64_t bytes) const {
+    return recv(layout_.link(from, to), bytes);
+  }
+  Picoseconds wire_out(Rank from, Rank to, uint64_t bytes) const {
+    return wire(layout_.link(from, to), from, bytes);
+  }
+  Picoseconds wire_in(Rank from, Rank to, uint64_t bytes) const {
+    return wire(layout_.link(from, to), to, bytes);
+  }
+  Picoseconds signal(Rank from, Rank to) const { return of_link(layout_.link(from, to)).signal; }
+
+  // The same where the kind of link is known.
+  Picoseconds send(Link link, uint64_t bytes) const {
+    const LinkCosts& l = of_link(link);
+    return ps_of_ns((l.send_ns + static_cast<double>(bytes) * l.in_ns_per_byte) * share_) +
+           operation_;
+  }
+  Picoseconds latency(Link link) const { return of_link(link).latency; }
+  Picoseconds recv(Link link, uint64_t bytes) const {
+    const LinkCosts& l = of_link(link);
+    return ps_of_ns((l.recv_ns + static_cast<double>(bytes) * l.out_ns_per_byte) * share_) +
+           operation_;
+  }
+  // At the port of the host of `end`.
+  Picoseconds wire(Link link, Rank end, uint64_t bytes) const {
+    const bool of_host = !layout_.wire_of_host.empty() && is_network(link);
+    const double ns_per_byte =
+        of_host ? layout_.wire_of_host[layout_.host(end)] : times_.link(link).wire_ns_per_byte;
+    return ps_of_ns(static_cast<double>(bytes) * ns_per_byte);
+  }
+  Picoseconds operation() const { return operation_; }
   // The figures of all links, when these are equal: all ranks are on one host and share its cache,
   // or each is on a host of its own.
   std::optional<LinkFigures> like_links() const;
@@ -42,8 +71,18 @@ class TaskCosts final : public MemoryCosts {
   const RankLayout& layout() const { return layout_; }
 
  private:
-  Regime regime_of_messages(Rank a, Rank b) const;
-  Picoseconds wire_at(Rank end, Rank from, Rank to, uint64_t bytes) const;
+  // What is asked of every message.
+  struct LinkCosts {
+    double send_ns = 0;
+    double in_ns_per_byte = 0;
+    double recv_ns = 0;
+    double out_ns_per_byte = 0;
+    Picoseconds latency = 0;
+    Picoseconds signal = 0;
+  };
+
+  Regime regime_of_messages(Link link) const;
+  const LinkCosts& of_link(Link link) const { return of_link_[static_cast<size_t>(link)]; }
   const LinkTimes& link(Rank a, Rank b) const { return times_.link(layout_.link(a, b)); }
   double extra_of_peer(Rank self, const sched::Ref& ref) const;
 
@@ -54,6 +93,8 @@ class TaskCosts final : public MemoryCosts {
   Regime in_flight_;  // of the data in slots, staging and scratch
   double share_;      // ranks per core, at least 1
   double switch_ns_;  // added to every transfer between ranks that share cores
+  Picoseconds operation_;
+  std::array<LinkCosts, kLinkCount> of_link_;
 };
 
 }  // namespace weir::cost

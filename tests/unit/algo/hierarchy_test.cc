@@ -41,7 +41,10 @@ TEST(Nodes, EveryRailHasOneCarrierPerNodeEitherWay) {
     for (uint32_t local = 0; local < nodes.size(node); ++local) {
       const std::vector<Rank> ranks = nodes.carried_ranks(node, local);
       EXPECT_EQ(nodes.carried_count(node, local), ranks.size());
-      for (Rank rank : ranks) EXPECT_TRUE(carried.insert(rank).second);
+      for (uint32_t i = 0; i < ranks.size(); ++i) {
+        EXPECT_EQ(nodes.carried_index(node, ranks[i]), i);
+        EXPECT_TRUE(carried.insert(ranks[i]).second);
+      }
       for (uint32_t rail = nodes.block_first(node, local);
            rail < nodes.block_first(node, local + 1); ++rail) {
         EXPECT_EQ(nodes.block_owner(node, rail), local);
@@ -104,6 +107,29 @@ Moves moves_of(const sched::Program& program) {
     }
   }
   return moves;
+}
+
+// Those who follow programs in time hold a step of each rank.
+TEST(Hierarchical, AStepIsAnExchangeWithOneOtherRankOrNode) {
+  for (const Collective collective :
+       {Collective::kReduceScatter, Collective::kAllGather, Collective::kAllToAll}) {
+    const Algorithm& algorithm = *find_algorithm(collective, "hierarchical");
+    std::vector<uint32_t> even(48);
+    for (Rank rank = 0; rank < even.size(); ++rank) even[rank] = rank / 4;
+    const Problem problem = problem_on(collective, even);
+    EXPECT_GE(algorithm.step_count(problem, 0), 4u + 11u) << name_of(collective);
+    for (uint32_t step = 0; step < algorithm.step_count(problem, 0); ++step) {
+      std::vector<sched::Op> ops;
+      std::vector<sched::Ref> operands;
+      sched::Builder builder(0, &ops, &operands);
+      algorithm.step(problem, 0, step, builder);
+      std::set<Rank> targets;
+      for (const sched::Op& op : ops) {
+        if (op.code == sched::OpCode::kSend) targets.insert(op.peer);
+      }
+      EXPECT_LE(targets.size(), 1u) << name_of(collective) << ", step " << step;
+    }
+  }
 }
 
 // Why the router does not offer both.

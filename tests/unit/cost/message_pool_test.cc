@@ -44,6 +44,7 @@ TEST(MessagePool, MessagesAreTakenInTheOrderInWhichTheirSenderPutThemForTheLane)
       most = std::max(most, ++waiting);
       continue;
     }
+    ASSERT_EQ(pool.has(source, lane), !queue.empty()) << number;
     const uint32_t index = pool.take(source, lane);
     ASSERT_EQ(index == kNoMessage, queue.empty()) << number;
     if (queue.empty()) continue;

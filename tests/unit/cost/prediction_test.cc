@@ -69,6 +69,24 @@ TEST(Prediction, ItsBoundIsNotAboveItAndALimitOnlyEndsItSooner) {
   EXPECT_GT(sooner, 500u);
 }
 
+// First a ring between hosts, in which cores idle; then they have most of their work to do.
+TEST(Prediction, EndsWhenACoreHasIdledForTooLong) {
+  const Table table = built_in_table();
+  const std::vector<uint32_t> hosts = sim::even_nodes(100, 8);
+  Request r;
+  r.work.problem.collective = Collective::kAllGather;
+  r.work.problem.rank_count = 100;
+  r.work.problem.node_of_rank = hosts;
+  r.work.layout.host_of_rank = hosts;
+  r.work.bytes = uint64_t{64} << 20;
+  r.work.slicing = {128 * 1024, 4};
+  const algo::Algorithm& algorithm = sim::algorithm(Collective::kAllGather, "hierarchical");
+  const Predicted whole = Prediction(algorithm, work_of(algorithm, r), table).made();
+  const Predicted some = Prediction(algorithm, work_of(algorithm, r), table).made(whole.ns * 0.9);
+  EXPECT_TRUE(some.at_least);
+  EXPECT_LT(some.operations, whole.operations / 2);
+}
+
 TEST(Prediction, WhatIsNotPredictedToItsEndDoesNotChangeTheChoice) {
   const Table table = built_in_table();
   uint32_t at_least = 0;
@@ -129,7 +147,8 @@ TEST(Prediction, WhatIsKeptDoesNotChangeTheChoice) {
         const double ns = predict(*candidate.algorithm, work, table);  // kept from now on
         best_ns = std::min(best_ns, ns);
         if (candidate.at_least) {
-          EXPECT_LE(candidate.predicted_ns, ns * 1.000001);
+          EXPECT_LE(candidate.predicted_ns, ns * 1.000001)
+              << candidate.algorithm->name << ", " << text_of(r);
           left_out += ns < first.value().predicted_ns * 1.02 ? 1 : 0;
         }
       }
