@@ -83,8 +83,8 @@ WEIR_HOSTCUDA_API int weir_hostcuda_register_finder(weir_hostcuda_finder finder,
 /*
  * Whether [address, address + bytes) may be read or, with `writes`, written: 0 when it begins in
  * memory that this CUDA knows and ends outside it, lies in mapped memory of which a part is missing
- * or not accessible, or in memory of a device that has been freed. 1 otherwise, also for memory
- * that CUDA does not know.
+ * or not accessible, in memory of a device that has been freed, or where the process has nothing
+ * mapped. 1 otherwise, also for other memory that CUDA does not know.
  */
 WEIR_HOSTCUDA_API int weir_hostcuda_has_memory(const void* address, size_t bytes, int writes);
 

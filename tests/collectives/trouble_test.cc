@@ -416,6 +416,38 @@ TEST(LostRank, EverySurvivorNamesItAndShrinkGoesOn) {
   }
 }
 
+// It has not finished what it broke off, so the others need not wait to hear how it ended.
+TEST(LostRank, OneThatDestroysACommunicatorAmidAnOperationIsNamedAtOnce) {
+  const SharedCounter destroyed;
+  run_processes(
+      3,
+      [&](int rank, weir_comm_t comm) {
+        weir_comm_t own = nullptr;
+        ASSERT_EQ(weir_comm_split(comm, 0, rank, nullptr, &own), WEIR_OK) << weir_last_error(comm);
+        std::vector<float> data(100'000, 1);
+        if (rank == 1) {
+          weir_request_t request = nullptr;
+          ASSERT_EQ(weir_all_reduce(own, data.data(), data.data(), data.size(), WEIR_FLOAT32,
+                                    WEIR_SUM, &request),
+                    WEIR_OK);
+          ASSERT_EQ(weir_comm_destroy(own), WEIR_OK);
+          EXPECT_EQ(weir_wait(&request), WEIR_ERROR_ABORTED);
+          ++destroyed.get();
+        } else {
+          destroyed.wait_for(1);
+          const auto start = Clock::now();
+          EXPECT_EQ(weir_all_reduce(own, data.data(), data.data(), data.size(), WEIR_FLOAT32,
+                                    WEIR_SUM, nullptr),
+                    WEIR_ERROR_PEER_LOST);
+          EXPECT_LT(Clock::now() - start, std::chrono::seconds(4));
+          expect_text(own, "rank 1 destroyed the communicator");
+          ASSERT_EQ(weir_comm_destroy(own), WEIR_OK);
+        }
+        EXPECT_EQ(weir_barrier(comm, nullptr), WEIR_OK) << weir_last_error(comm);
+      },
+      {}, with_timeout(60'000));
+}
+
 // Ranks that have destroyed a communicator will not come to a shrink of it, whether it had failed
 // on them or not, although their processes go on.
 TEST(LostRank, OneThatDestroyedAFailedCommunicatorIsNamedAndShrinkGoesOnWithoutIt) {

@@ -303,5 +303,9 @@ void forget_allocations(int device) {
 
 int weir_hostcuda_has_memory(const void* address, size_t bytes, int writes) {
   using namespace weir::hostcuda;  // NOLINT: this is their C interface
-  return check_range(address, bytes, writes != 0 ? kWrite : kRead) == Error::kSuccess ? 1 : 0;
+  const unsigned access = writes != 0 ? kWrite : kRead;
+  return check_range(address, bytes, access) == Error::kSuccess &&
+                 check_presence(address, bytes, access) == Error::kSuccess
+             ? 1
+             : 0;
 }

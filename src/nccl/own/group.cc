@@ -456,6 +456,14 @@ ncclResult_t refuse(const Outcome& outcome, Comm* comm) {
 }
 
 ncclResult_t submit(Operation operation) {
+  if (!in_group() && is_message(operation.kind) && operation.peer == operation.comm->rank()) {
+    const std::shared_ptr<Comm> comm = operation.comm;
+    return refuse(invalid_usage(fmt::format(
+                      "{}, rank {} of {}: a message to oneself outside a group never ends: call "
+                      "ncclSend and ncclRecv between ncclGroupStart and ncclGroupEnd",
+                      operation.function, comm->rank(), comm->rank_count())),
+                  comm.get());
+  }
   find_order(&operation);
   if (operation.launch_event != nullptr) {
     const Outcome outcome = check_launch_event(operation);

@@ -141,6 +141,22 @@ TEST(NcclBuffers, FreedMemoryIsRefused) {
   }
 }
 
+// With a stream and without one.
+TEST(NcclBuffers, AddressesWhereNothingIsMappedAreRefused) {
+  use_device(0);
+  const StreamRanks ranks(2);
+  const auto* const nowhere = reinterpret_cast<const int*>(uintptr_t{0x10});
+  const Array to(MemoryKind::kDevice, kCount);
+  for (const size_t count : {kCount, kFew}) {
+    for (cudaStream_t on : {ranks.stream(0).nccl(), cudaStream_t{nullptr}}) {
+      EXPECT_EQ(ncclAllReduce(nowhere, to.data(), count, ncclInt, ncclSum, ranks.comm(0), on),
+                ncclInvalidArgument);
+      expect_error_with({"ncclAllReduce", "sendbuff 0x10", "nothing is mapped there"});
+    }
+  }
+  EXPECT_EQ(async_error(ranks.comm(0)), ncclSuccess);
+}
+
 // Nothing comes to lie at its address.
 TEST(NcclBuffers, MemoryOfNcclMemAllocIsRefusedOnceItIsFreed) {
   use_device(0);

@@ -38,6 +38,28 @@ TEST_F(NcclStreamErrors, AbortReleasesAStreamWhosePeerNeverComes) {
   }
 }
 
+// Short ones are staged, long ones go from device to device.
+TEST_F(NcclStreamErrors, AMessageToOneselfWithoutAGroupIsRefusedAtOnce) {
+  ncclComm_t comm = nullptr;
+  ASSERT_NCCL(ncclCommInitAll(&comm, 1, nullptr));
+  const Stream stream;
+  for (const size_t count : {size_t{10}, size_t{100000}}) {
+    const Array from(MemoryKind::kDevice, count);
+    const Array to(MemoryKind::kDevice, count);
+    from.set(numbers(count, 0, 0));
+    EXPECT_EQ(ncclSend(from.data(), count, ncclInt, 0, comm, stream.nccl()), ncclInvalidUsage);
+    EXPECT_EQ(ncclRecv(to.data(), count, ncclInt, 0, comm, stream.nccl()), ncclInvalidUsage);
+    ASSERT_NCCL(ncclGroupStart());
+    EXPECT_NCCL(ncclSend(from.data(), count, ncclInt, 0, comm, stream.nccl()));
+    EXPECT_NCCL(ncclRecv(to.data(), count, ncclInt, 0, comm, stream.nccl()));
+    ASSERT_NCCL(ncclGroupEnd());
+    stream.synchronize();
+    EXPECT_EQ(to.get(), numbers(count, 0, 0));
+  }
+  EXPECT_EQ(async_error(comm), ncclSuccess);
+  EXPECT_NCCL(ncclCommDestroy(comm));
+}
+
 TEST_F(NcclStreamErrors, AbortReleasesStreamsThatComeLater) {
   ncclComm_t comms[2] = {};
   ASSERT_NCCL(ncclCommInitAll(comms, 2, nullptr));
@@ -297,20 +319,23 @@ TEST_F(NcclStreamErrors, AnAbortWhileAGroupIsOpenIsToldAtItsEnd) {
 }
 
 TEST_F(NcclStreamErrors, TheFirstCauseOfAFailureStaysAndIsSaidOnce) {
-  ncclComm_t comm = nullptr;
-  ASSERT_NCCL(ncclCommInitRank(&comm, 1, make_id(), 0));
+  ncclComm_t comms[2] = {};
+  ASSERT_NCCL(ncclCommInitAll(comms, 2, nullptr));
+  const ncclComm_t comm = comms[0];
   const Stream stream;
+  const Stream peers;
   const Array data(MemoryKind::kDevice, 100);
-  EXPECT_NCCL(ncclSend(data.data(), 4, ncclInt, 0, comm, stream.nccl()));
+  EXPECT_NCCL(ncclSend(data.data(), 4, ncclInt, 0, comms[1], peers.nccl()));
+  EXPECT_NCCL(ncclRecv(data.data(), 5, ncclInt, 1, comm, stream.nccl()));
   stream.synchronize();
   EXPECT_EQ(async_error(comm), ncclInvalidUsage);
   const std::string cause = ncclGetLastError(comm);
-  EXPECT_EQ(cause.find("ncclSend, rank 0 of 1: send on"), 0u) << cause;
+  EXPECT_EQ(cause.find("ncclRecv, rank 0 of 2: "), 0u) << cause;
   for (int i = 0; i < 50; ++i) {
     ncclWindow_t window = nullptr;
     EXPECT_EQ(ncclCommWindowRegister(comm, data.data(), 400, &window, 0), ncclInvalidUsage);
     EXPECT_EQ(std::string(ncclGetLastError(nullptr)),
-              "ncclCommWindowRegister, rank 0 of 1: an earlier call failed: " + cause);
+              "ncclCommWindowRegister, rank 0 of 2: an earlier call failed: " + cause);
   }
   int value = 1;
   EXPECT_EQ(ncclBroadcast(&value, &value, 1, ncclInt, 9, comm, stream.nccl()), ncclInvalidUsage);
@@ -318,6 +343,7 @@ TEST_F(NcclStreamErrors, TheFirstCauseOfAFailureStaysAndIsSaidOnce) {
   EXPECT_EQ(async_error(comm), ncclInvalidUsage);
   EXPECT_EQ(ncclGetLastError(comm), cause);
   EXPECT_NCCL(ncclCommAbort(comm));
+  EXPECT_NCCL(ncclCommAbort(comms[1]));
 }
 
 }  // namespace

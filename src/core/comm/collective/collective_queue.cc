@@ -222,6 +222,7 @@ void CollectiveQueue::report_failure(const Request& request, OperationFailure* f
 }
 
 void CollectiveQueue::fail_all(const Status& status) {
+  failed_under_way_ = failed_under_way_ || active_run_ != nullptr;
   active_run_ = nullptr;
   while (first_ != nullptr) {
     Request* request = first_;

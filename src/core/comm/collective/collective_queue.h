@@ -68,8 +68,10 @@ class CollectiveQueue {
   // The ranks that the first one waits for. Sets `ranks`, which may have duplicates.
   void collect_awaited(std::vector<Rank>* ranks) const;
   Wait describe_wait() const;
+  // Not one that has failed under way: its peers still need this rank.
   uint64_t finished_sequence() const {
-    return active_run_ != nullptr ? state_.context.sequence - 1 : state_.context.sequence;
+    const bool under_way = active_run_ != nullptr || failed_under_way_;
+    return under_way ? state_.context.sequence - 1 : state_.context.sequence;
   }
   const engine::LaneRun& lane_run() const { return lane_run_; }
 
@@ -94,7 +96,8 @@ class CollectiveQueue {
   CallAgreement agreement_;
   const engine::Plan* active_plan_ = nullptr;
   engine::Run* active_run_ = nullptr;  // of the first one
-  Request* first_ = nullptr;           // linked by Request::next
+  bool failed_under_way_ = false;
+  Request* first_ = nullptr;  // linked by Request::next
   Request* last_ = nullptr;
 };
 
