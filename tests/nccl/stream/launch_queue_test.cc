@@ -144,13 +144,13 @@ TEST_F(LaunchQueue, AThreadThatIsFarAheadDoesNotKeepItsPeerFromCalling) {
   std::barrier ended(2);  // freeing memory waits for the device
   run_ranks(2, true, [&](int rank, ncclComm_t comm, const Stream& stream) {
     const Array data(MemoryKind::kDevice, 10);
-    data.set(std::vector<int>(10, 1));
+    data.set(std::vector<int>(10, 1), stream);
     for (int k = 0; k < 2000; ++k) {
       ASSERT_NCCL(ncclAllReduce(data.data(), data.data(), 10, ncclInt,
                                 k % 100 == 0 ? ncclSum : ncclMax, comm, stream.nccl()));
     }
     stream.synchronize();
-    EXPECT_EQ(data.get(), std::vector<int>(10, 1 << 20)) << rank;
+    EXPECT_EQ(data.get(stream), std::vector<int>(10, 1 << 20)) << rank;
     ended.arrive_and_wait();
   });
 }
@@ -162,11 +162,11 @@ TEST_F(LaunchQueue, ALargeOperationOfThreadsThatShareADeviceDoesNotWaitForItself
   const size_t size = 300 * kMebibyte + 5;
   run_ranks(2, true, [&](int rank, ncclComm_t comm, const Stream& stream) {
     const Array data(MemoryKind::kDevice, size);
-    data.set(std::vector<int>(size, rank + 1));
+    data.set(std::vector<int>(size, rank + 1), stream);
     EXPECT_NCCL(
         ncclAllReduce(data.data(), data.data(), size, ncclInt, ncclSum, comm, stream.nccl()));
     stream.synchronize();
-    EXPECT_EQ(data.get(), std::vector<int>(size, 3));
+    EXPECT_EQ(data.get(stream), std::vector<int>(size, 3));
     ended.arrive_and_wait();
   });
 }

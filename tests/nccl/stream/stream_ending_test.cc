@@ -29,14 +29,14 @@ void expect_sums_after(End end) {
     ASSERT_NCCL(ncclCommSplit(comm, 0, rank, &own, nullptr));
     const Stream stream;
     const Array data(MemoryKind::kDevice, kCount);
-    data.set(std::vector<int>(kCount, rank + 1));
+    data.set(std::vector<int>(kCount, rank + 1), stream);
     for (int i = 0; i < 3; ++i) {
       EXPECT_NCCL(
           ncclAllReduce(data.data(), data.data(), kCount, ncclInt, ncclSum, own, stream.nccl()));
     }
     end(own);
     stream.synchronize();
-    EXPECT_EQ(data.get(), std::vector<int>(kCount, 12));
+    EXPECT_EQ(data.get(stream), std::vector<int>(kCount, 12));
   });
 }
 

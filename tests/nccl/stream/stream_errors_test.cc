@@ -101,7 +101,7 @@ TEST_F(NcclStreamErrors, RevokeReleasesStreamsAndLeavesTheWayToShrink) {
     use_device(0);
     const Stream stream;
     const Array data(MemoryKind::kDevice, 5000);
-    data.set(std::vector<int>(5000, rank + 1));
+    data.set(std::vector<int>(5000, rank + 1), stream);
     if (rank != 2) {
       EXPECT_NCCL(
           ncclAllReduce(data.data(), data.data(), 5000, ncclInt, ncclSum, comm, stream.nccl()));
@@ -110,11 +110,11 @@ TEST_F(NcclStreamErrors, RevokeReleasesStreamsAndLeavesTheWayToShrink) {
       int excluded = 2;
       ncclComm_t rest = nullptr;
       ASSERT_NCCL(ncclCommShrink(comm, &excluded, 1, &rest, nullptr, NCCL_SHRINK_DEFAULT));
-      data.set(std::vector<int>(5000, rank + 1));
+      data.set(std::vector<int>(5000, rank + 1), stream);
       EXPECT_NCCL(
           ncclAllReduce(data.data(), data.data(), 5000, ncclInt, ncclSum, rest, stream.nccl()));
       stream.synchronize();
-      EXPECT_EQ(data.get(), std::vector<int>(5000, 3));
+      EXPECT_EQ(data.get(stream), std::vector<int>(5000, 3));
       EXPECT_NCCL(ncclCommDestroy(rest));
     }
     ++revoked;
@@ -242,7 +242,7 @@ TEST_F(NcclStreamErrors, ThreadsWithDifferentCountsAllLearnItAtOnce) {
         const Stream stream;
         const size_t mine = count * (static_cast<size_t>(rank) + 1);
         const Array data(kind, mine);
-        data.set(numbers(mine, rank, 1));
+        data.set(numbers(mine, rank, 1), stream);
         const auto begin = std::chrono::steady_clock::now();
         EXPECT_NCCL(
             ncclAllReduce(data.data(), data.data(), mine, ncclInt, ncclSum, comm, stream.nccl()));

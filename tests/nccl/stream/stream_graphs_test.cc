@@ -54,8 +54,8 @@ TEST_F(NcclGraphs, EveryLaunchRunsTheOperationsAgain) {
         in.write(mine, stream);
         graph.launch(stream);
         stream.synchronize();
-        ASSERT_EQ(out.get(), sum) << "round " << round;
-        ASSERT_EQ(in.get(), sum) << "round " << round;
+        ASSERT_EQ(out.get(stream), sum) << "round " << round;
+        ASSERT_EQ(in.get(stream), sum) << "round " << round;
       }
     });
   }

@@ -169,19 +169,21 @@ class Array {
     values->resize(size_);
     copy(values->data(), data_, stream);
   }
-  // The same, here and now, on the thread's stream for copies.
-  void set(const std::vector<int>& values) const {
-    const Stream& stream = copy_stream();
+  // The same, waited for. Threads that share a device, and so its hardware queues, use no further
+  // stream for it than the one that they have.
+  void set(const std::vector<int>& values, const Stream& stream) const {
     write(values, stream);
     stream.synchronize();
   }
-  std::vector<int> get() const {
+  std::vector<int> get(const Stream& stream) const {
     std::vector<int> values;
-    const Stream& stream = copy_stream();
     read(&values, stream);
     stream.synchronize();
     return values;
   }
+  // On the thread's stream for copies.
+  void set(const std::vector<int>& values) const { set(values, copy_stream()); }
+  std::vector<int> get() const { return get(copy_stream()); }
 
  private:
   void copy(void* to, const void* from, const Stream& stream) const {

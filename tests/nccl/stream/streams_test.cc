@@ -220,7 +220,7 @@ TEST_F(NcclStreams, ARankMayWorkForItsPeersBetweenItsCallAndTheWait) {
     use_device(0);
     const Stream stream;
     const Array data(MemoryKind::kDevice, 100);
-    data.set(numbers(100, rank, 3));
+    data.set(numbers(100, rank, 3), stream);
     if (rank == 1) {
       while (!told) std::this_thread::yield();
     }
@@ -228,7 +228,7 @@ TEST_F(NcclStreams, ARankMayWorkForItsPeersBetweenItsCallAndTheWait) {
         ncclAllReduce(data.data(), data.data(), 100, ncclInt, ncclSum, comm, stream.nccl()));
     if (rank == 0) told = true;
     stream.synchronize();
-    EXPECT_EQ(data.get(),
+    EXPECT_EQ(data.get(stream),
               expected(Kind::kAllReduce, {numbers(100, 0, 3), numbers(100, 1, 3)}, rank, 100, 0));
   });
 }
@@ -481,7 +481,7 @@ TEST_F(NcclStreams, ANonblockingCommunicatorEnqueuesToo) {
       ASSERT_EQ(settle(comm), ncclSuccess);
       const Stream stream;
       const Array data(MemoryKind::kDevice, 5000);
-      data.set(numbers(5000, rank, 0));
+      data.set(numbers(5000, rank, 0), stream);
       Gate gate(stream);
       EXPECT_NCCL(
           ncclAllReduce(data.data(), data.data(), 5000, ncclInt, ncclSum, comm, stream.nccl()));
@@ -491,7 +491,7 @@ TEST_F(NcclStreams, ANonblockingCommunicatorEnqueuesToo) {
       EXPECT_TRUE(finalized == ncclSuccess || finalized == ncclInProgress);
       EXPECT_EQ(settle(comm), ncclSuccess);
       stream.synchronize();
-      EXPECT_EQ(data.get()[3], numbers(5000, 0, 0)[3] + numbers(5000, 1, 0)[3]);
+      EXPECT_EQ(data.get(stream)[3], numbers(5000, 0, 0)[3] + numbers(5000, 1, 0)[3]);
       EXPECT_NCCL(ncclCommDestroy(comm));
     });
   }
@@ -505,7 +505,7 @@ TEST_F(NcclStreams, MakersOfCommunicatorsComeAfterWhatTheStreamsHold) {
     use_device(0);
     const Stream stream;
     const Array data(MemoryKind::kDevice, 4000);
-    data.set(numbers(4000, rank, 0));
+    data.set(numbers(4000, rank, 0), stream);
     EXPECT_NCCL(
         ncclAllReduce(data.data(), data.data(), 4000, ncclInt, ncclSum, comm, stream.nccl()));
     ncclComm_t half = nullptr;
@@ -516,7 +516,7 @@ TEST_F(NcclStreams, MakersOfCommunicatorsComeAfterWhatTheStreamsHold) {
     EXPECT_NCCL(
         ncclAllReduce(data.data(), data.data(), 4000, ncclInt, ncclMax, half, stream.nccl()));
     stream.synchronize();
-    EXPECT_EQ(data.get()[7],
+    EXPECT_EQ(data.get(stream)[7],
               numbers(4000, 0, 0)[7] + numbers(4000, 1, 0)[7] + numbers(4000, 2, 0)[7]);
     EXPECT_NCCL(ncclCommFinalize(half));
     EXPECT_NCCL(ncclCommDestroy(half));
@@ -542,10 +542,10 @@ TEST_F(NcclStreams, RanksWithoutCudaMeetRanksWithIt) {
         const Stream stream;
         const Array in(MemoryKind::kDevice, values[i].size());
         const Array out(MemoryKind::kDevice, recv);
-        in.set(values[i]);
+        in.set(values[i], stream);
         EXPECT_NCCL(call(kind, in.data(), out.data(), kCount, 2, comm, stream.nccl()));
         stream.synchronize();
-        got = out.get();
+        got = out.get(stream);
       }
       const auto wanted = expected(kind, values, rank, kCount, 2);
       if (wanted.empty()) return;
