@@ -152,9 +152,9 @@ size_t Window::word(int64_t signal, const char* what) const {
 }
 
 int64_t Window::bytes_of(int rank) const {
-  check_target(rank, "Window.bytes_of");
+  check_target(rank, "Window.elements_of");
   size_t bytes = 0;
-  check(weir_window_bytes(data_window_, rank, &bytes), comm(), "Window.bytes_of");
+  check(weir_window_bytes(data_window_, rank, &bytes), comm(), "Window.elements_of");
   return static_cast<int64_t>(bytes);
 }
 

@@ -80,6 +80,8 @@ def _backend_of(group: dist.ProcessGroup | None) -> _C.Backend:
     group = group or dist.group.WORLD
     if group is None:
         raise ValueError("no process group: call torch.distributed.init_process_group first")
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        raise ValueError("this rank is not in the group: only its members may call this")
     backend = group._get_backend(torch.device("cpu"))
     if not isinstance(backend, _C.Backend):
         raise ValueError(
@@ -146,11 +148,14 @@ def all_reduce(
 
     As ``torch.distributed.all_reduce`` without its way through PyTorch's dispatcher: for small
     tensors, where that takes most of the time. Collective; returns when it is done. The tensors of
-    all ranks have the same number of elements and type.
+    all ranks have the same number of elements and type. Does nothing on a rank that is not in
+    ``group``.
     """
     group = group or _world._default_pg
     if group is None:
         raise ValueError("no process group: call torch.distributed.init_process_group first")
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        return
     _C.all_reduce(tensor, op, group)
 
 

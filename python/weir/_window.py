@@ -69,6 +69,8 @@ class Window:
     def _bytes(self, data: torch.Tensor, offset: int) -> int:
         if data.dtype != self._tensor.dtype:
             raise ValueError(f"a tensor of {data.dtype} for a window of {self._tensor.dtype}")
+        if offset < 0:
+            raise ValueError(f"an offset of {offset} elements")
         return offset * self._tensor.element_size()
 
     @overload

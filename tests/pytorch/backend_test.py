@@ -427,6 +427,16 @@ def test_the_direct_call(rank, size):
     expected = reference([of_rank(r, 1000, torch.float32) for r in range(size)], OP.SUM)
     expect_equal(tensor, expected, "weir.all_reduce")
     weir.all_reduce(tensor, OP.MAX)
+    # As with PyTorch's, ranks outside of the group pass by.
+    first = dist.new_group([0])
+    own = torch.ones(3)
+    weir.all_reduce(own, group=first)
+    expect_equal(own, torch.ones(3), "weir.all_reduce of a group of one")
+    if rank > 0:
+        for call in (weir.empty, weir.Window, weir.lost_ranks, weir.arena_usage):
+            arguments = (torch.ones(3),) if call is weir.Window else ()
+            refused = lambda: call(*arguments, group=first)
+            ranks.refused(ValueError, "this rank is not in the group", refused)
     ranks.served()
 
 

@@ -72,7 +72,7 @@ weir_result_t check_descriptors(const Instance& self, const std::vector<PeerAddr
       "tcp: rank " + text_of(self.rank) + " of " + text_of(peers.size()) + " needs " +
           text_of(needed) + " file descriptors for its connections, beside the " + text_of(open) +
           " that its process has open; the limit of the process is " + text_of(limit.rlim_cur) +
-          "; raise `ulimit -n`, or unset WEIR_TCP_LAZY");
+          "; raise `ulimit -n`, or set WEIR_TCP_LAZY=1 on all ranks");
 }
 
 weir_result_t read_addresses(Instance* self, const unsigned char* const* addresses,

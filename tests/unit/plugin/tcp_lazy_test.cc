@@ -518,6 +518,27 @@ TEST_F(TcpLazy, WithoutFreeDescriptorsTheOperationFailsAndSaysWhatToDo) {
   EXPECT_NE(pair_.end[1].error.find("ulimit -n"), std::string::npos) << pair_.end[1].error;
 }
 
+// Two ranks connect at the start unless they are told otherwise.
+TEST_F(TcpLazy, RanksThatConnectAtTheStartSayBeforehandThatDescriptorsAreTooFew) {
+  ASSERT_EQ(pair_.open(0), WEIR_OK) << pair_.end[0].error;
+  ASSERT_EQ(pair_.open(1), WEIR_OK) << pair_.end[1].error;
+  pair_.join_networks(monotonic_ns() + kPatienceNs);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int next = dup(0);  // all below are open
+  ASSERT_GE(next, 0);
+  close(next);
+  rlimit limit = before;
+  limit.rlim_cur = static_cast<rlim_t>(next) + 2;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  const weir_result_t result = pair_.connect(0);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(result, WEIR_ERROR_SYSTEM);
+  for (const char* remedy : {"raise `ulimit -n`", "set WEIR_TCP_LAZY=1"}) {
+    EXPECT_NE(pair_.end[0].error.find(remedy), std::string::npos) << pair_.end[0].error;
+  }
+}
+
 TEST_F(TcpLazy, RanksThatDisagreeMakeTheConnectionsAtTheStart) {
   pair_.end[0].settings["WEIR_TCP_LAZY"] = "1";
   pair_.end[1].settings["WEIR_TCP_LAZY"] = "0";
