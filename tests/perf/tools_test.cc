@@ -243,6 +243,8 @@ TEST(PerfTools, WrongUsageIsExplainedAndStatusTwo) {
   const CommandResult run = run_tool("broadcast_perf", {"--ranks", "2", "-r", "2"});
   EXPECT_EQ(run.status, 2);
   EXPECT_NE(run.err.find("-r 2: the ranks are 0 to 1"), std::string::npos) << run.err;
+  EXPECT_EQ(run_tool("weir-info", {"nonsense"}).status, 2);
+  EXPECT_EQ(run_tool("start_perf", {"--ranks", "0"}).status, 2);
 }
 
 TEST(PerfTools, HelpNamesEveryFlag) {

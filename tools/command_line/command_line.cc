@@ -132,12 +132,11 @@ CommandLine::CommandLine(const std::string& description, const std::string& prog
 
 CommandLine::~CommandLine() = default;
 
-std::optional<int> CommandLine::parse(int argc, char** argv, std::optional<int> wrong_status) {
+std::optional<int> CommandLine::parse(int argc, char** argv, int wrong_status) {
   try {
     app_->parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    const int status = app_->exit(error);
-    return status == 0 ? 0 : wrong_status.value_or(status);
+    return app_->exit(error) == 0 ? 0 : wrong_status;
   }
   return std::nullopt;
 }
@@ -149,13 +148,14 @@ std::optional<int> CommandLine::parse(int argc, char** argv, std::string* wrong)
     return app_->exit(help);
   } catch (const CLI::ParseError& error) {
     *wrong = error.what();
-    return error.get_exit_code();
+    return kWrongArguments;
   }
   return std::nullopt;
 }
 
 int CommandLine::wrong(const std::string& option, const std::string& text) {
-  return app_->exit(CLI::ValidationError(option, text));
+  app_->exit(CLI::ValidationError(option, text));
+  return kWrongArguments;
 }
 
 }  // namespace weir::cli

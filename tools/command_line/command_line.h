@@ -89,12 +89,13 @@ class CommandLine : public Command {
   CommandLine(const CommandLine&) = delete;
   CommandLine& operator=(const CommandLine&) = delete;
 
+  static constexpr int kWrongArguments = 2;
   // Nothing when the program continues; otherwise its exit status: 0 after printing help,
-  // `wrong_status` after printing an error (without one, a number for each kind of error).
-  std::optional<int> parse(int argc, char** argv, std::optional<int> wrong_status = std::nullopt);
+  // `wrong_status` after printing an error.
+  std::optional<int> parse(int argc, char** argv, int wrong_status = kWrongArguments);
   // The same; an error text goes into *wrong instead of to standard error.
   std::optional<int> parse(int argc, char** argv, std::string* wrong);
-  // Prints `text` as an error of `option`, and returns the exit status.
+  // Prints `text` as an error of `option`, and returns kWrongArguments.
   int wrong(const std::string& option, const std::string& text);
 
  private:
