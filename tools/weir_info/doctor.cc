@@ -226,7 +226,8 @@ const char* remedy_of_transport(const std::string& name) {
 // Whether Weir's communicators copy directly between devices.
 Check judge_direct(const InstalledDriver& driver, const std::string& direct) {
   const char* subject = "device to device";
-  const nccl::DirectChoice choice = nccl::direct_choice(direct, driver.stand_in);
+  constexpr uint32_t kAnyQueues = 0;  // the job's environment may be another one
+  const nccl::DirectChoice choice = nccl::direct_choice(direct, driver.stand_in, kAnyQueues);
   if (choice == nccl::DirectChoice::kCollectives) {
     return {Verdict::kGood, subject,
             "collectives directly on one machine; messages through host memory: " +

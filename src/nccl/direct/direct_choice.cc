@@ -3,9 +3,10 @@
 
 namespace weir::nccl {
 
-DirectChoice direct_choice(const std::string& requested, bool stand_in) {
+DirectChoice direct_choice(const std::string& requested, bool stand_in, uint32_t queue_count) {
   if (requested == "0") return DirectChoice::kTurnedOff;
-  return requested == "1" || stand_in ? DirectChoice::kOn : DirectChoice::kCollectives;
+  if (requested != "1" && !stand_in) return DirectChoice::kCollectives;
+  return queue_count == 1 ? DirectChoice::kOneQueue : DirectChoice::kOn;
 }
 
 std::string reason_of(DirectChoice choice) {
@@ -21,6 +22,9 @@ std::string reason_of(DirectChoice choice) {
     case DirectChoice::kCollectives:
       return "with a real CUDA driver, direct messages can hang, and are off unless "
              "WEIR_DIRECT=1";
+    case DirectChoice::kOneQueue:
+      return "with CUDA_DEVICE_MAX_CONNECTIONS=1 the copies of direct messages would stand behind "
+             "the stream that waits for them";
   }
   return "unknown";
 }

@@ -44,7 +44,8 @@ DirectChoice direct_choice_here() {
   if (!direct_allowed()) return DirectChoice::kP2pDisabled;
   const Result<Settings>& settings = process_settings();
   // The call that needs the settings reports those that do not parse.
-  return direct_choice(settings.ok() ? settings.value().direct : "0", driver->is_stand_in);
+  return direct_choice(settings.ok() ? settings.value().direct : "0", driver->is_stand_in,
+                       cuda::hardware_queue_count(*driver));
 }
 
 void explain(const Comm& comm, const std::string& text) {

@@ -75,6 +75,23 @@ std::vector<int> Neighbors::sharing(int rank, cuda::Context context) const {
   return found;
 }
 
+std::string Neighbors::hint(const cuda::Driver& driver, int rank) const {
+  const uint32_t queues = cuda::hardware_queue_count(driver);
+  std::vector<weir::Rank> ranks;
+  std::lock_guard lock(lock_);
+  const Place& mine = places_.at(rank);
+  for (const auto& [other, place] : places_) {
+    if (place.thread != std::thread::id() && place.context == mine.context) {
+      ranks.push_back(static_cast<weir::Rank>(other));
+    }
+  }
+  if (queues == 0 || ranks.size() < 2) return "";
+  return fmt::format(
+      "; {} of this process share a device and its {} (CUDA_DEVICE_MAX_CONNECTIONS), and in one "
+      "queue the wait of one stands before the work of another",
+      describe_ranks(ranks), describe_queues(queues));
+}
+
 std::vector<int> Neighbors::of_this_thread(int rank) const {
   std::lock_guard lock(lock_);
   std::vector<int> found;

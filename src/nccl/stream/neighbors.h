@@ -12,7 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -35,6 +35,9 @@ class Neighbors {
   // Other ranks whose latest calls were on streams of this context; of those that have made none,
   // those with the rank's device.
   std::vector<int> sharing(int rank, cuda::Context context) const;
+  // For the text of a deadline: which ranks share the hardware queues of the rank's latest call;
+  // "": none.
+  std::string hint(const cuda::Driver& driver, int rank) const;
   // Other ranks whose latest calls were made by the calling thread.
   std::vector<int> of_this_thread(int rank) const;
 

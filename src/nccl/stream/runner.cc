@@ -10,6 +10,7 @@
 #include "nccl/direct/direct_message.h"
 #include "nccl/direct/direct_policy.h"
 #include "nccl/host/buffers.h"
+#include "nccl/stream/neighbors.h"
 #include "nccl/stream/pause.h"
 
 namespace weir::nccl {
@@ -461,6 +462,13 @@ void run(ProxyTask& task, const std::atomic<bool>& leave) {
   } catch (...) {
     outcome = outcome_of_exception(task.subtasks[0].operation.function, std::current_exception());
     if (!task.gated) answer_all(task, leave);
+  }
+  const Neighbors* neighbors = task.comm->devices().neighbors().get();
+  const cuda::Driver* driver = cuda::known_driver();
+  // Its text names the setting.
+  const bool late = outcome.text.find("WEIR_TIMEOUT_MS") != std::string::npos;
+  if (late && neighbors != nullptr && driver != nullptr) {
+    outcome.text += neighbors->hint(*driver, task.comm->rank());
   }
   if (!outcome.ok()) task.comm->stream_failed(outcome);
   task.comm->runs(nullptr);

@@ -13,6 +13,7 @@
 #include "core/base/clock.h"
 #include "core/base/rank_list.h"
 #include "core/engine/call.h"
+#include "nccl/stream/neighbors.h"
 
 namespace weir::nccl {
 
@@ -137,10 +138,12 @@ void StreamWatch::check_stuck(Clock::time_point now) {
   }
   if (timeout_ms_ > 0 && waited >= milliseconds(timeout_ms_)) {
     const std::vector<Rank> late = late_ranks();
-    fail(ncclRemoteError,
-         fmt::format(
-             "nothing has moved for {} ms, the deadline{}", timeout_ms_,
-             late.empty() ? "" : fmt::format("; {} made no such call", describe_ranks(late))));
+    const Neighbors* neighbors = comm_->devices().neighbors().get();
+    fail(
+        ncclRemoteError,
+        fmt::format("nothing has moved for {} ms, the deadline{}{}", timeout_ms_,
+                    late.empty() ? "" : fmt::format("; {} made no such call", describe_ranks(late)),
+                    neighbors != nullptr ? neighbors->hint(memory_->driver(), comm_->rank()) : ""));
   }
 }
 

@@ -43,6 +43,7 @@ ncclResult_t receive(const StreamRanks& ranks, int at, int from, const Buffer& i
 }
 
 TEST_F(NcclDirectMessages, DoNotPassThroughHostMemory) {
+  WEIR_NEEDS_QUEUES(8);
   const StreamRanks ranks(3);
   std::vector<Buffer> out;
   std::vector<Buffer> in;
@@ -65,6 +66,7 @@ TEST_F(NcclDirectMessages, DoNotPassThroughHostMemory) {
 }
 
 TEST_F(NcclDirectMessages, NeedNoGroupAndReturnBeforeTheirStreams) {
+  WEIR_NEEDS_QUEUES(8);
   const StreamRanks ranks(2);
   const Buffer out(MemoryKind::kDevice, numbers(kCount, 0, 2));
   const Buffer in(MemoryKind::kDevice, kCount);
@@ -79,6 +81,7 @@ TEST_F(NcclDirectMessages, NeedNoGroupAndReturnBeforeTheirStreams) {
 }
 
 TEST_F(NcclDirectMessages, ToOneselfInAGroup) {
+  WEIR_NEEDS_QUEUES(8);
   const StreamRanks ranks(2);
   const Buffer out(MemoryKind::kDevice, numbers(kCount, 0, 3));
   const Buffer in(MemoryKind::kDevice, kCount);
@@ -91,6 +94,7 @@ TEST_F(NcclDirectMessages, ToOneselfInAGroup) {
 }
 
 TEST_F(NcclDirectMessages, WhereOneEndHasOtherMemoryTheMessageIsStaged) {
+  WEIR_NEEDS_QUEUES(8);
   const StreamRanks ranks(2);
   constexpr MemoryKind kinds[] = {MemoryKind::kDevice, MemoryKind::kPinned, MemoryKind::kHost};
   int seed = 0;
@@ -111,6 +115,7 @@ TEST_F(NcclDirectMessages, WhereOneEndHasOtherMemoryTheMessageIsStaged) {
 
 // The k-th send to a peer meets its k-th receive, in a group or not.
 TEST_F(NcclDirectMessages, SeveralOfOnePairKeepTheirOrderThoughOneEndGroupsThem) {
+  WEIR_NEEDS_QUEUES(8);
   const StreamRanks ranks(2);
   for (const bool sender_groups : {true, false}) {
     for (const MemoryKind receives : {MemoryKind::kDevice, MemoryKind::kPinned}) {
@@ -138,6 +143,7 @@ TEST_F(NcclDirectMessages, SeveralOfOnePairKeepTheirOrderThoughOneEndGroupsThem)
 
 // One rank has both in a group; the other sends only what it has received, and worked on.
 TEST_F(NcclDirectMessages, ThoseOfAGroupDoNotWaitForEachOther) {
+  WEIR_NEEDS_QUEUES(8);
   for (const char* forbidden : {"0", "1"}) {
     setenv("NCCL_P2P_DISABLE", forbidden, 1);
     const StreamRanks ranks(2);
@@ -161,6 +167,7 @@ TEST_F(NcclDirectMessages, ThoseOfAGroupDoNotWaitForEachOther) {
 }
 
 TEST_F(NcclDirectMessages, BetweenDifferentDevicesOfOneProcess) {
+  WEIR_NEEDS_QUEUES(8);
   run_threads(2, [](int rank, ncclComm_t comm) {
     use_device(rank);
     const Stream stream;
@@ -178,6 +185,7 @@ TEST_F(NcclDirectMessages, BetweenDifferentDevicesOfOneProcess) {
 
 // The stand-in's driver library does not make graphs.
 TEST_F(NcclDirectMessageGraphs, EveryLaunchOfAGraphSendsAgain) {
+  WEIR_NEEDS_QUEUES(8);
   run_threads(2, [](int rank, ncclComm_t comm) {
     use_device(0);
     const Stream stream;
@@ -198,6 +206,7 @@ TEST_F(NcclDirectMessageGraphs, EveryLaunchOfAGraphSendsAgain) {
 // ---- What goes wrong ----------------------------------------------------------------------------
 
 TEST_F(NcclDirectMessages, OfDifferentLengthsAreToldToBothRanks) {
+  WEIR_NEEDS_QUEUES(8);
   const StreamRanks ranks(2);
   const Buffer out(MemoryKind::kDevice, numbers(kCount, 0, 1));
   const Buffer in(MemoryKind::kDevice, kCount + 1);
@@ -237,6 +246,7 @@ TEST_F(NcclDirectMessages, AbortReleasesBothEnds) {
 // The sender has shown its buffer, which is its own again when the deadline has passed: nobody
 // reads it then.
 TEST_F(NcclDirectMessages, AReceiverThatComesAfterTheDeadlineIsRefused) {
+  WEIR_NEEDS_QUEUES(8);
   const Stream streams[2];
   ncclComm_t comms[2] = {};
   setenv("WEIR_TIMEOUT_MS", "3000", 1);
@@ -259,6 +269,7 @@ TEST_F(NcclDirectMessages, AReceiverThatComesAfterTheDeadlineIsRefused) {
 
 // CUDA is asked whether it has failed meanwhile.
 TEST_F(NcclDirectMessageFaults, ACopyMayTakeLong) {
+  WEIR_NEEDS_QUEUES(8);
   const StreamRanks ranks(2);
   const Buffer out(MemoryKind::kDevice, numbers(kCount, 0, 1));
   const Buffer in(MemoryKind::kDevice, kCount);
@@ -273,6 +284,7 @@ TEST_F(NcclDirectMessageFaults, ACopyMayTakeLong) {
 
 // Which the strict libcuda brings about.
 TEST_F(NcclDirectMessageFaults, ACopyThatCudaRefusesIsToldAtBothEnds) {
+  WEIR_NEEDS_QUEUES(8);
   for (const char* function : {"cuMemcpyAsync", "cuStreamWriteValue32"}) {
     ncclComm_t comms[2] = {};
     ASSERT_NCCL(ncclCommInitAll(comms, 2, nullptr));

@@ -194,6 +194,7 @@ TEST_F(NcclDirectReduce, EveryReductionGivesTheBitsOfTheStagedWay) {
 }
 
 TEST_F(NcclDirectReduce, AFactorMayLieOnTheDeviceAndIsReadWhenTheStreamComesToIt) {
+  WEIR_NEEDS_QUEUES(8);
   const StreamRanks ranks(2);
   const Buffers send(2, kCount * sizeof(int));
   const Buffers recv(2, kCount * sizeof(int));
@@ -256,6 +257,7 @@ void sum_on(const std::function<int(int rank)>& device_of) {
 }
 
 TEST_F(NcclDirectReduce, ReductionsOfDifferentDevicesOfOneProcess) {
+  WEIR_NEEDS_QUEUES(8);
   const int before = kernels();
   sum_on([](int rank) { return rank; });
   if (strict_cuda_kernels != nullptr && WEIR_TEST_HAS_KERNELS == 1) {
@@ -264,6 +266,7 @@ TEST_F(NcclDirectReduce, ReductionsOfDifferentDevicesOfOneProcess) {
 }
 
 TEST_F(NcclDirectReduce, RanksThatNameDifferentReductionsAreTold) {
+  WEIR_NEEDS_QUEUES(8);
   if (WEIR_TEST_HAS_KERNELS == 0) GTEST_SKIP() << "built without nvcc, so without kernels";
   const StreamRanks ranks(2);
   const Buffers buffers(2, kCount * sizeof(int));
@@ -296,6 +299,7 @@ TEST_F(NcclDirectReduce, AbortReleasesAReductionWhosePeerNeverComes) {
 // ---- On the strict libcuda ----------------------------------------------------------------------
 
 TEST_F(NcclDirectReduceFaults, EveryLaunchOfAGraphReducesAgain) {
+  WEIR_NEEDS_QUEUES(8);
   run_threads(3, [](int rank, ncclComm_t first) {
     use_device(0);
     ncclComm_t comm = nullptr;
@@ -322,6 +326,7 @@ TEST_F(NcclDirectReduceFaults, EveryLaunchOfAGraphReducesAgain) {
 }
 
 TEST_F(NcclDirectReduceFaults, ALaunchThatCudaRefusesIsToldByItsRankAndToTheOthers) {
+  WEIR_NEEDS_QUEUES(8);
   if (WEIR_TEST_HAS_KERNELS == 0) GTEST_SKIP() << "built without nvcc, so without kernels";
   ncclComm_t comms[2] = {};
   ASSERT_NCCL(ncclCommInitAll(comms, 2, nullptr));
@@ -341,6 +346,7 @@ TEST_F(NcclDirectReduceFaults, ALaunchThatCudaRefusesIsToldByItsRankAndToTheOthe
 }
 
 TEST_F(NcclDirectReduceFaults, WhereOneRankDoesNotReachAnotherAllAreStaged) {
+  WEIR_NEEDS_QUEUES(8);
   if (WEIR_TEST_HAS_KERNELS == 0) GTEST_SKIP() << "built without nvcc, so without kernels";
   run_threads(2, [](int rank, ncclComm_t first) {
     use_device(2 + rank);  // which no other test uses, so that there is no access yet
@@ -370,6 +376,7 @@ TEST_F(NcclDirectReduceFaults, WhereOneRankDoesNotReachAnotherAllAreStaged) {
 }
 
 TEST_F(NcclDirectReduceFaults, KernelsThatCannotBeLoadedAreDoneWithout) {
+  WEIR_NEEDS_QUEUES(8);
   if (WEIR_TEST_HAS_KERNELS == 0) GTEST_SKIP() << "built without nvcc, so without kernels";
   const int before = kernels();
   run_threads(2, [](int rank, ncclComm_t first) {

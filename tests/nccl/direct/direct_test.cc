@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <barrier>
 #include <string>
 #include <thread>
 #include <vector>
@@ -47,6 +48,7 @@ TEST_F(NcclDirect, WhatIsOnlyCopiedDoesNotPassThroughHostMemory) {
 }
 
 TEST_F(NcclDirect, CallsNeedNoGroupAndReturnBeforeTheirStreams) {
+  WEIR_NEEDS_QUEUES(8);
   const StreamRanks ranks(3);
   const Exchange first(Kind::kAllGather, 3, kCount, 0, 1, device);
   const Exchange second(Kind::kBroadcast, 3, kCount, 1, 2, device);
@@ -128,6 +130,7 @@ TEST_F(NcclDirect, RanksMayHaveMemoryOfAnyKind) {
 }
 
 TEST_F(NcclDirect, OperationsOfAGroupMixWithThoseOutsideOfOne) {
+  WEIR_NEEDS_QUEUES(8);
   const StreamRanks ranks(2);
   const Array out(MemoryKind::kDevice, 2 * kCount);
   const Array in(MemoryKind::kDevice, 2 * kCount);
@@ -186,24 +189,28 @@ TEST_F(NcclDirect, CollectivesOfOneGroupKeepTheirOrderWhateverTheirSizesAndMemor
 }
 
 TEST_F(NcclDirect, RanksWithoutAStreamTakePartWithHostMemory) {
+  WEIR_NEEDS_QUEUES(8);
   for (const Kind kind : kKinds) {
     std::vector<std::vector<int>> values;
     for (int r = 0; r < 3; ++r) values.push_back(numbers(send_size(kind, 3, kCount), r, 7));
+    std::barrier ended(3);  // freeing memory waits for the device, with a lock that others need
     run_threads(3, [&](int rank, ncclComm_t comm) {
       const size_t recv = recv_size(kind, 3, kCount);
       const auto i = static_cast<size_t>(rank);
       std::vector<int> got(recv);
       if (rank == 1) {  // its thread has no context
         EXPECT_NCCL(call(kind, values[i].data(), got.data(), kCount, 2, comm, nullptr));
+        ended.arrive_and_wait();
       } else {
         use_device(0);
         const Stream stream;
         const Array in(MemoryKind::kDevice, values[i].size());
         const Array out(MemoryKind::kDevice, recv);
-        in.set(values[i]);
+        in.set(values[i], stream);
         EXPECT_NCCL(call(kind, in.data(), out.data(), kCount, 2, comm, stream.nccl()));
         stream.synchronize();
-        got = out.get();
+        got = out.get(stream);
+        ended.arrive_and_wait();
       }
       const auto wanted = expected(kind, values, rank, kCount, 2);
       if (!wanted.empty()) {
@@ -237,6 +244,7 @@ TEST_F(NcclDirect, OneThreadWithoutAStreamHoldsAllRanks) {
 }
 
 TEST_F(NcclDirect, DifferentDevicesOfOneProcess) {
+  WEIR_NEEDS_QUEUES(8);
   run_threads(2, [](int rank, ncclComm_t comm) {
     use_device(rank);
     const Stream stream;
@@ -252,6 +260,7 @@ TEST_F(NcclDirect, DifferentDevicesOfOneProcess) {
 
 // The stand-in's driver library does not make graphs.
 TEST_F(NcclDirectGraphs, EveryLaunchOfAGraphCopiesAgain) {
+  WEIR_NEEDS_QUEUES(8);
   run_threads(3, [](int rank, ncclComm_t comm) {
     use_device(0);
     const Stream stream;
@@ -300,6 +309,7 @@ TEST_F(NcclDirect, APeersAbortReleasesTheStreamAndIsTold) {
 }
 
 TEST_F(NcclDirect, RanksThatDisagreeAreToldAndReleased) {
+  WEIR_NEEDS_QUEUES(8);
   const StreamRanks ranks(2);
   std::vector<Array> in;
   std::vector<Array> out;
@@ -325,6 +335,7 @@ TEST_F(NcclDirect, RanksThatDisagreeAreToldAndReleased) {
 // Which the strict libcuda brings about, in the call of rank 1. Nothing of it is on the stream: it
 // may be repeated.
 TEST_F(NcclDirectFaults, ACallOfWhichCudaRefusesTheFirstPartMayBeRepeated) {
+  WEIR_NEEDS_QUEUES(8);
   const StreamRanks ranks(2);
   const Exchange it(Kind::kAllGather, 2, kCount, 0, 1, device);
   EXPECT_NCCL(it.call_on(0, ranks.comm(0), ranks.stream(0)));
@@ -339,6 +350,7 @@ TEST_F(NcclDirectFaults, ACallOfWhichCudaRefusesTheFirstPartMayBeRepeated) {
 }
 
 TEST_F(NcclDirectFaults, ACallOfWhichCudaRefusesAnotherPartIsToldToThePeerAndHoldsUpNobody) {
+  WEIR_NEEDS_QUEUES(8);
   for (const char* function : {"cuMemcpyAsync", "cuStreamBatchMemOp"}) {
     ncclComm_t comms[2] = {};
     ASSERT_NCCL(ncclCommInitAll(comms, 2, nullptr));

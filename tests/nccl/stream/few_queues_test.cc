@@ -18,7 +18,8 @@ namespace {
 
 // Read at the first calls.
 const bool kEnvironment = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1) == 0 &&
-                          setenv("WEIR_NCCL_CHUNK_BYTES", "4KiB", 1) == 0;
+                          setenv("WEIR_NCCL_CHUNK_BYTES", "4KiB", 1) == 0 &&
+                          setenv("WEIR_TIMEOUT_MS", "3000", 1) == 0;
 
 class NcclFewQueues : public testing::Test {
  protected:
@@ -119,6 +120,25 @@ TEST_F(NcclFewQueues, MessagesAreRefusedOnlyBetweenRanksThatAreNotInTheGroup) {
   ranks.synchronize();
   EXPECT_EQ(send(0, 1), ncclInvalidUsage);
   expect_error_with({"ncclSend, rank 0 of 3", "ranks 0-2 of this process"});
+}
+
+// Rank 1 is in the group, but does not send what rank 0 waits for.
+TEST_F(NcclFewQueues, ADeadlineTellsOfTheQueuesThatRanksShare) {
+  const StreamRanks ranks(2);
+  const Array in(MemoryKind::kDevice, 100);
+  const Array own(MemoryKind::kDevice, 100);
+  ASSERT_NCCL(ncclGroupStart());
+  EXPECT_NCCL(ncclRecv(in.data(), 100, ncclInt, 1, ranks.comm(0), ranks.stream(0).nccl()));
+  EXPECT_NCCL(ncclSend(own.data(), 100, ncclInt, 1, ranks.comm(1), ranks.stream(1).nccl()));
+  EXPECT_NCCL(ncclRecv(own.data(), 100, ncclInt, 1, ranks.comm(1), ranks.stream(1).nccl()));
+  EXPECT_NCCL(ncclGroupEnd());
+  ranks.synchronize();
+  EXPECT_NE(async_error(ranks.comm(0)), ncclSuccess);
+  const std::string text = ncclGetLastError(ranks.comm(0));
+  EXPECT_NE(text.find("ranks 0, 1 of this process share a device and its one hardware queue "
+                      "(CUDA_DEVICE_MAX_CONNECTIONS)"),
+            std::string::npos)
+      << text;
 }
 
 TEST_F(NcclFewQueues, RanksThatHaveADeviceEachMayCallOneByOne) {

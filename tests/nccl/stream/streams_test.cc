@@ -531,12 +531,14 @@ TEST_F(NcclStreams, RanksWithoutCudaMeetRanksWithIt) {
   for (const Kind kind : kKinds) {
     std::vector<std::vector<int>> values;
     for (int r = 0; r < 3; ++r) values.push_back(numbers(send_size(kind, 3, kCount), r, seed));
+    std::barrier ended(3);  // freeing memory waits for the device, with a lock that others need
     run_threads(3, [&](int rank, ncclComm_t comm) {
       const size_t recv = recv_size(kind, 3, kCount);
       const auto i = static_cast<size_t>(rank);
       std::vector<int> got(recv);
       if (rank == 1) {  // its thread has no context: host memory, no stream
         EXPECT_NCCL(call(kind, values[i].data(), got.data(), kCount, 2, comm, nullptr));
+        ended.arrive_and_wait();
       } else {
         use_device(0);
         const Stream stream;
@@ -546,6 +548,7 @@ TEST_F(NcclStreams, RanksWithoutCudaMeetRanksWithIt) {
         EXPECT_NCCL(call(kind, in.data(), out.data(), kCount, 2, comm, stream.nccl()));
         stream.synchronize();
         got = out.get(stream);
+        ended.arrive_and_wait();
       }
       const auto wanted = expected(kind, values, rank, kCount, 2);
       if (wanted.empty()) return;
