@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <random>
 #include <vector>
 
@@ -76,18 +77,27 @@ class Learning : public testing::Test {
     EXPECT_TRUE(learned.ok()) << learned.status().text();
     return learned.ok() ? learned.take() : cost::Learned();
   }
-  static cost::CallShape shape() {
+  static cost::CallShape shape(Collective collective = Collective::kAllReduce) {
     cost::CallShape shape;
+    shape.collective = collective;
     shape.bytes = kCount * sizeof(float);
     return shape;
   }
-  // A file in which the algorithm of the all-reduce that is predicted to be the slowest took half
-  // as long as all others. Returns its name.
-  std::string forge() {
+  // What was kept of calls of the shape; fails if there is nothing.
+  cost::LearnedCall kept(const cost::CallShape& of) const {
+    for (const cost::LearnedCall& call : read().calls) {
+      if (call.shape == of) return call;
+    }
+    ADD_FAILURE() << "nothing is kept of " << cost::describe(of, 0);
+    return {};
+  }
+  // A file in which the algorithm of such calls that is predicted to be the slowest took half as
+  // long as all others. Returns its name.
+  std::string forge(const cost::CallShape& of = shape()) {
     cost::Learned learned = read();
     std::string fast;
     for (cost::LearnedCall& call : learned.calls) {
-      const bool forged = call.shape == shape();
+      const bool forged = call.shape == of;
       const double choice_ns = call.find(call.choice)->predicted_ns;
       const auto slowest = std::max_element(
           call.times.begin(), call.times.end(),
@@ -237,6 +247,56 @@ TEST_F(Learning, WhatWasMeasuredIsKeptAndDecidesAtTheNextStartOnAllRanks) {
       4, [](int, weir_comm_t comm) { reduce_many(comm, 1); },
       environment("tcp", false, {{"WEIR_PROBE", "0"}}));
   EXPECT_THAT(built_in, Not(HasSubstr("measured faster")));
+}
+
+// In place at the root, which is another one each time.
+void broadcast_many(weir_comm_t comm, int calls, const std::function<void(int root)>& before) {
+  int n = 0;
+  ASSERT_EQ(weir_comm_size(comm, &n), WEIR_OK);
+  int rank = 0;
+  ASSERT_EQ(weir_comm_rank(comm, &rank), WEIR_OK);
+  std::vector<float> data(kCount);
+  for (int i = 0; i < calls; ++i) {
+    const int root = i % n;
+    before(root);
+    for (size_t k = 0; k < kCount; ++k) data[k] = rank == root ? static_cast<float>(i + 1) : 0;
+    ASSERT_EQ(weir_broadcast(comm, data.data(), data.data(), kCount, WEIR_FLOAT32, root, nullptr),
+              WEIR_OK)
+        << "call " << i << ": " << weir_last_error(comm);
+    ASSERT_EQ(data.back(), static_cast<float>(i + 1));
+  }
+}
+
+TEST_F(Learning, CallsWithARootAreMeasuredAndDecideAtTheNextStart) {
+  const auto some = [](int, weir_comm_t comm) { broadcast_many(comm, 300, [](int) {}); };
+  const std::string before = run(4, some, environment("tcp", true));
+  EXPECT_THAT(before, HasSubstr("explored in turn: "));
+  const cost::CallShape of = shape(Collective::kBroadcast);
+  size_t measured = 0;
+  for (const cost::AlgorithmTime& time : kept(of).times) measured += time.count > 0 ? 1 : 0;
+  EXPECT_GE(measured, 2u);
+  const std::string fast = forge(of);
+  const std::string after = run(4, some, environment("tcp", false));
+  EXPECT_THAT(after, HasSubstr("broadcast of 3.906 KiB float32 on 4 ranks: " + fast +
+                               ", measured faster: "));
+}
+
+// A root that calls late keeps the others waiting, whatever the algorithm.
+TEST_F(Learning, OfCallsWithARootWhatIsMeasuredBeginsWhenAllHaveCalled) {
+  constexpr int kLateMs = 40;
+  run(
+      3,
+      [](int rank, weir_comm_t comm) {
+        broadcast_many(comm, 120, [rank](int root) {
+          if (rank == root) usleep(kLateMs * 1000);
+        });
+      },
+      environment("tcp", true));
+  const cost::CallShape of = shape(Collective::kBroadcast);
+  for (const cost::AlgorithmTime& time : kept(of).times) {
+    if (time.count < 3) continue;
+    EXPECT_LT(time.middle_ns, kLateMs * 0.9e6) << time.algorithm;
+  }
 }
 
 // Each of them explores about one call, with one of up to four algorithms.

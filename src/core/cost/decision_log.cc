@@ -85,6 +85,7 @@ void RanksTimes::add(uint64_t count, double least, double sum, double middle) {
   least_ns = call_count == 0 ? least : std::min(least_ns, least);
   sum_ns += sum;
   call_count += count;
+  latest_ns = std::max(latest_ns, middle);
   middle_ns += (middle - middle_ns) / static_cast<double>(++rank_count);
 }
 

@@ -74,6 +74,7 @@ struct RanksTimes {
   double least_ns = 0;
   double sum_ns = 0;
   double middle_ns = 0;  // the average over ranks of their medians
+  double latest_ns = 0;  // the greatest of these
 
   void add(uint64_t count, double least, double sum, double middle);
   double average_ns() const {

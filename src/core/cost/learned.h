@@ -21,7 +21,7 @@ struct CallShape {
   Collective collective = Collective::kAllReduce;
   algo::BlockLengths lengths = algo::BlockLengths::kEqual;
   DataType type = DataType::kFloat32;
-  bool in_place = false;
+  bool in_place = false;    // not of collectives with a root, where only the root knows
   bool in_windows = false;  // all ranks' buffers are windows
   uint64_t bytes = 0;       // of the largest buffer of a rank
 
@@ -38,7 +38,8 @@ struct AlgorithmTime {
   uint64_t count = 0;
   double least_ns = 0;    // of all ranks
   double average_ns = 0;  // over calls and ranks
-  double middle_ns = 0;   // the median over calls, averaged over ranks
+  // The median over calls, averaged over ranks; of a collective with a root, the greatest of ranks.
+  double middle_ns = 0;
 };
 
 struct LearnedCall {

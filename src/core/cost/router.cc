@@ -37,7 +37,7 @@ CallShape shape_of(const Request& request) {
   return {.collective = problem.collective,
           .lengths = problem.lengths,
           .type = request.type,
-          .in_place = problem.in_place,
+          .in_place = problem.in_place && !has_root(problem.collective),
           .in_windows = problem.inputs_mapped,
           .bytes = request.work.bytes};
 }
@@ -435,7 +435,6 @@ Result<Decision> choose(const Request& request, std::span<const algo::Algorithm*
 
 std::vector<const algo::Algorithm*> worth_exploring(const Decision& decision) {
   if (decision.by != Decision::By::kPrediction && decision.by != Decision::By::kMeasured) return {};
-  if (has_root(decision.algorithm->collective)) return {};
   const auto chosen =
       std::find_if(decision.candidates.begin(), decision.candidates.end(),
                    [&](const Candidate& one) { return one.algorithm == decision.algorithm; });

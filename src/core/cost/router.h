@@ -95,9 +95,8 @@ const char* why_excluded(const algo::Algorithm& algorithm, const Request& reques
 
 // The algorithms that exploration runs in turn, the best first: the choice, and those that are
 // expected to take at most kExploredFactorMax times as long, by what both took in earlier runs if
-// that is known of both, else as predicted. Empty where there is no other one, where a user or a
-// rule has decided, and for collectives with a root: a rank may end those long before the others or
-// wait for the calls before, so that the times of a single call do not compare.
+// that is known of both, else as predicted. Empty where there is no other one, and where a user or
+// a rule has decided.
 inline constexpr double kExploredFactorMax = 2;
 inline constexpr size_t kExploredMax = 4;
 std::vector<const algo::Algorithm*> worth_exploring(const Decision& decision);

@@ -338,8 +338,11 @@ Result<cost::Decision> Planner::decide(const Call& call, const algo::Problem& pr
         forced->algorithm->lengths < problem.lengths ? "supports blocks of equal length only"
                                                      : "needs user windows");
   }
-  // A rank knows only its own lengths of an all_to_all_v.
-  if (request.explores && problem.lengths != algo::BlockLengths::kKnownToEnds) {
+  // A rank knows only its own lengths of an all_to_all_v. In mapped memory a rank that is late
+  // compares its call with what others run, which may be the meeting before a call with a root.
+  const bool is_left_out = problem.lengths == algo::BlockLengths::kKnownToEnds ||
+                           (problem.mapped && is_rooted(problem.collective));
+  if (request.explores && !is_left_out) {
     decided.value().explored = cost::worth_exploring(decided.value());
   }
   if (options_.explain) add_not_offered(request, &decided.value());

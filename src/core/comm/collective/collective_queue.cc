@@ -22,6 +22,7 @@ constexpr uint64_t kWarmSlicesMax = 4;
 
 void CollectiveQueue::take_over(Request& request, Warm warm) {
   request.next = nullptr;
+  request.explored = 0;
   first_ = last_ = &request;
   if (warm == Warm::kPublished) {
     request.described = request.ahead = true;
@@ -103,6 +104,7 @@ CollectiveQueue::Warm CollectiveQueue::run_warm_uneven(const engine::Call& call)
 
 void CollectiveQueue::enqueue(Request& request) {
   request.next = nullptr;
+  request.explored = 0;
   if (first_ == nullptr) {
     first_ = last_ = &request;
   } else {
@@ -111,9 +113,61 @@ void CollectiveQueue::enqueue(Request& request) {
   }
 }
 
+bool CollectiveQueue::meet(Request& request) {
+  engine::Context& context = state_.context;
+  engine::Call barrier;
+  auto found = planner_->plan_for(barrier, false);
+  if (!found.ok()) return false;
+  const engine::Plan& plan = *found.value();
+  start(plan, barrier);
+  meeting_ = true;
+  request.started = true;
+  request.explored = request.sequence = context.sequence;
+  if (state_.recorder.on()) {
+    state_.recorder.begun(request.sequence, engine::call_flag(request.sequence, plan.fingerprint),
+                          plan.what, 0, ticks());
+  }
+  return true;
+}
+
+void CollectiveQueue::start(const engine::Plan& plan, const engine::Call& call) {
+  engine::Context& context = state_.context;
+  active_plan_ = &plan;
+  switch (plan.protocol) {
+    case Protocol::kLine:
+      line_run_.start(*plan.mapped, call, plan.fingerprint, context);
+      active_run_ = &line_run_;
+      break;
+    case Protocol::kSlots:
+      mapped_run_.start(*plan.mapped, call, plan.fingerprint, context);
+      active_run_ = &mapped_run_;
+      break;
+    case Protocol::kWindows:
+      if (call.told) {
+        mapped_run_.start_told(*plan.mapped, call, plan.fingerprint, context, agreement_.tell(call),
+                               agreement_);
+      } else {
+        mapped_run_.start(*plan.mapped, call, plan.fingerprint, context, agreement_.inputs(),
+                          agreement_.outputs());
+      }
+      active_run_ = &mapped_run_;
+      break;
+    case Protocol::kLanes:
+      lane_run_.start(*plan.lanes, call, plan.fingerprint, context);
+      active_run_ = &lane_run_;
+      break;
+  }
+}
+
 bool CollectiveQueue::begin(Request& request, OperationFailure* failure) {
   engine::Context& context = state_.context;
   if (!context.may_begin() || request.paused) return false;
+  const uint64_t next = context.sequence + 1;
+  if (request.explored == 0 && planner_->explores(next)) {
+    const bool rooted = engine::is_rooted(request.call.collective) && context.rank_count > 1;
+    if (rooted && !context.mapped() && meet(request)) return true;
+    if (!rooted) request.explored = next;
+  }
   bool in_windows = false;
   Status disagreement;
   if (!agreement_.reached(request, *planner_, &in_windows, &disagreement)) {
@@ -123,9 +177,9 @@ bool CollectiveQueue::begin(Request& request, OperationFailure* failure) {
     failure->request = &request;
     return false;
   }
-  const bool explores = planner_->explores(context.sequence + 1);
-  auto found = explores ? planner_->plan_to_explore(request.call, in_windows, context.sequence + 1)
-                        : planner_->plan_for(request.call, in_windows);
+  auto found = request.explored != 0
+                   ? planner_->plan_to_explore(request.call, in_windows, request.explored)
+                   : planner_->plan_for(request.call, in_windows);
   if (!found.ok()) {
     // The same call fails in the same way on every rank, and nothing has been sent.
     first_ = request.next;
@@ -134,31 +188,7 @@ bool CollectiveQueue::begin(Request& request, OperationFailure* failure) {
   }
   const engine::Plan& plan = *found.value();
   request.started = true;
-  switch (plan.protocol) {
-    case Protocol::kLine:
-      line_run_.start(*plan.mapped, request.call, plan.fingerprint, context);
-      active_run_ = &line_run_;
-      break;
-    case Protocol::kSlots:
-      mapped_run_.start(*plan.mapped, request.call, plan.fingerprint, context);
-      active_run_ = &mapped_run_;
-      break;
-    case Protocol::kWindows:
-      if (request.call.told) {
-        mapped_run_.start_told(*plan.mapped, request.call, plan.fingerprint, context,
-                               agreement_.tell(request.call), agreement_);
-        active_run_ = &mapped_run_;
-        break;
-      }
-      mapped_run_.start(*plan.mapped, request.call, plan.fingerprint, context, agreement_.inputs(),
-                        agreement_.outputs());
-      active_run_ = &mapped_run_;
-      break;
-    case Protocol::kLanes:
-      lane_run_.start(*plan.lanes, request.call, plan.fingerprint, context);
-      active_run_ = &lane_run_;
-      break;
-  }
+  start(plan, request.call);
   request.sequence = context.sequence;
   if (state_.recorder.on()) {
     // A record has no block counts, and a reader checks the mark without them.
@@ -168,8 +198,7 @@ bool CollectiveQueue::begin(Request& request, OperationFailure* failure) {
     state_.recorder.begun(request.sequence, engine::call_flag(request.sequence, mark), plan.what,
                           request.call.count, ticks());
   }
-  active_plan_ = &plan;
-  request.begin_ns = explores || planner_->times(request.sequence) ? now_ns() : 0;
+  request.begin_ns = request.explored != 0 || planner_->times(request.sequence) ? now_ns() : 0;
   return true;
 }
 
@@ -194,13 +223,18 @@ bool CollectiveQueue::poll(OperationFailure* failure) {
     }
     active_run_ = nullptr;
     if (state_.recorder.on()) state_.recorder.finished_at(request.sequence, ticks());
+    if (meeting_) {
+      meeting_ = request.started = false;
+      continue;
+    }
     if (request.begin_ns != 0) {
       planner_->measured(*active_plan_, static_cast<double>(now_ns() - request.begin_ns),
-                         planner_->explores(request.sequence));
+                         request.explored != 0);
       state_.context.want_huge_pages();
     }
     if (request.repeats) {
       request.started = request.described = false;
+      request.explored = 0;
       request.paused = true;
       break;
     }
@@ -224,6 +258,7 @@ void CollectiveQueue::report_failure(const Request& request, OperationFailure* f
 void CollectiveQueue::fail_all(const Status& status) {
   failed_under_way_ = failed_under_way_ || active_run_ != nullptr;
   active_run_ = nullptr;
+  meeting_ = false;
   while (first_ != nullptr) {
     Request* request = first_;
     first_ = request->next;

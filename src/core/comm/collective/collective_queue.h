@@ -85,6 +85,10 @@ class CollectiveQueue {
   Warm run_warm_slots(const engine::Plan& plan, const engine::Call& call);
   // True when its run has started, or it has failed alone.
   bool begin(Request& request, OperationFailure* failure);
+  // Lets all ranks meet before a call with a root that explores, which is measured from there:
+  // otherwise a rank's time would say when the others have called. True when the run has started.
+  bool meet(Request& request);
+  void start(const engine::Plan& plan, const engine::Call& call);
   void report_failure(const Request& request, OperationFailure* failure) const;
 
   CommState& state_;
@@ -96,6 +100,7 @@ class CollectiveQueue {
   CallAgreement agreement_;
   const engine::Plan* active_plan_ = nullptr;
   engine::Run* active_run_ = nullptr;  // of the first one
+  bool meeting_ = false;               // that run is the meeting before it
   bool failed_under_way_ = false;
   Request* first_ = nullptr;  // linked by Request::next
   Request* last_ = nullptr;

@@ -83,7 +83,9 @@ struct Request {
 
   Request* next = nullptr;  // in the communicator's queue of collectives, or of those on devices
   bool started = false;
-  bool taken = false;      // by the communicator: it completes the request
+  bool taken = false;  // by the communicator: it completes the request
+  // The number by which it explores (Planner::plan_to_explore); 0: it does not.
+  uint64_t explored = 0;
   bool described = false;  // the call has been published, to agree on what it needs
   bool ahead = false;      // its blocks, which are short, have been published, too
   // A collective that, when it is done, stays at the head of the queue, paused, until its owner

@@ -49,6 +49,7 @@ void Requests::release_locked(Request* request) {
   request->started = request->taken = request->described = request->ahead = false;
   request->timeout_ms = 0;
   request->deadline_ns = request->begin_ns = request->waited_ns = request->record = 0;
+  request->explored = 0;
   request->status = Status();
   free_.push_back(request);
 }

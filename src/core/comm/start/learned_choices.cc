@@ -11,6 +11,7 @@
 #include "core/base/log.h"
 #include "core/base/per_process.h"
 #include "core/cost/cache.h"
+#include "core/engine/call.h"
 #include "net/little_endian.h"
 
 namespace weir::comm {
@@ -68,7 +69,9 @@ void keep_learned(const LearnedPlace& place, const cost::DecisionLog& decisions,
         time.count = own->count;
         time.least_ns = found->second.least_ns;
         time.average_ns = found->second.average_ns();
-        time.middle_ns = found->second.middle_ns;
+        // All ranks have begun a call with a root together, and the last one to end counts.
+        time.middle_ns = engine::is_rooted(record.shape.collective) ? found->second.latest_ns
+                                                                    : found->second.middle_ns;
         measured = true;
       }
       call.times.push_back(std::move(time));
