@@ -50,8 +50,7 @@ bool any_in_flight(const Process& it) {
 
 // How the thread waits between polls that moved nothing: it yields while nobody else wants its
 // core, and naps otherwise. The scheduler serves a thread that wakes up sooner than one that has
-// yielded, and the other one, which computes, is interrupted less often. Where that was a thread of
-// this process, the naps end with its computing: then it most likely waits for this thread.
+// yielded, and the other one, which computes, is interrupted less often.
 class Idle {
  public:
   // There is something in flight again.
@@ -59,14 +58,13 @@ class Idle {
 
   void pass(uint32_t polls) {
     const uint64_t begin_ns = now_ns();
-    if (begin_ns < contended_until_ns_) return nap_contended(begin_ns);
+    if (begin_ns < contended_until_ns_) return nap((begin_ns - busy_since_ns_) / kNapsOfTime);
     if (polls > kIdleMax) return nap(0);
     sched_yield();
     const uint64_t end_ns = now_ns();
     if (end_ns - begin_ns >= kLateNs) {
       contended_until_ns_ = end_ns + contended_ns_;
       contended_ns_ = std::min(2 * contended_ns_, kContendedNsMax);
-      process_computes_ = false;
     } else if (end_ns - contended_until_ns_ > kContendedNsMax) {
       contended_ns_ = kContendedNsLeast;
     }
@@ -83,20 +81,6 @@ class Idle {
   static constexpr uint64_t kNapNsLeast = 100'000;
   static constexpr uint64_t kNapNsMax = 500'000;
 
-  void nap_contended(uint64_t begin_ns) {
-    const uint64_t begin_cpu_ns = process_cpu_ns();
-    nap((begin_ns - busy_since_ns_) / kNapsOfTime);
-    const bool computes = 2 * (process_cpu_ns() - begin_cpu_ns) > now_ns() - begin_ns;
-    if (process_computes_ && !computes) contended_until_ns_ = 0;
-    process_computes_ = computes;
-  }
-
-  static uint64_t process_cpu_ns() {
-    timespec time{};
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-    return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
-  }
-
   static void nap(uint64_t ns) {
     const timespec time{0, static_cast<long>(std::clamp(ns, kNapNsLeast, kNapNsMax))};
     nanosleep(&time, nullptr);
@@ -105,7 +89,6 @@ class Idle {
   uint64_t busy_since_ns_ = 0;
   uint64_t contended_until_ns_ = 0;
   uint64_t contended_ns_ = kContendedNsLeast;
-  bool process_computes_ = false;  // during the latest nap on a contended core
 };
 
 void progress_loop() {
