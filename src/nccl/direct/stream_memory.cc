@@ -125,8 +125,7 @@ Sharing find_sharing(const std::vector<Entry>& all) {
     };
     const auto ranks = static_cast<size_t>(std::count_if(all.begin(), all.end(), shares));
     if (ranks < 2 || all[rank].connections == 0 || ranks <= found.ranks) continue;
-    found = {ranks, static_cast<Rank>(rank), all[rank].connections,
-             is_demanded(all[rank].choice)};
+    found = {ranks, static_cast<Rank>(rank), all[rank].connections, is_demanded(all[rank].choice)};
   }
   return found;
 }
