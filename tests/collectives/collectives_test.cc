@@ -282,7 +282,9 @@ TEST(Collectives, WhatIsForcedForWindowsLetsWindowsBeMade) {
         << weir_last_error(comm);
     ASSERT_EQ(weir_mem_free(comm, memory), WEIR_OK);
   };
-  run_processes(3, gather, {{"WEIR_ALGORITHM", "all_gather=window,all_reduce=window"}});
+  run_processes(
+      3, gather,
+      {{"WEIR_ALGORITHM", "all_gather=window,all_reduce=window"}, {"WEIR_TRANSPORT", "shm"}});
 }
 
 TEST(Reductions, EveryTypeAndOperationIsExactOnSmallIntegers) {
