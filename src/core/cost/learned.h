@@ -25,7 +25,7 @@ struct CallShape {
   bool in_windows = false;  // all ranks' buffers are windows
   uint64_t bytes = 0;       // of the largest buffer of a rank
 
-  auto operator<=>(const CallShape&) const = default;
+  auto operator<=>(const CallShape&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
 // "all_reduce of 64 KiB float32 on 4 ranks, in place"

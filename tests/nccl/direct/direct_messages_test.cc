@@ -96,10 +96,10 @@ TEST_F(NcclDirectMessages, ToOneselfInAGroup) {
 TEST_F(NcclDirectMessages, WhereOneEndHasOtherMemoryTheMessageIsStaged) {
   WEIR_NEEDS_QUEUES(8);
   const StreamRanks ranks(2);
-  constexpr MemoryKind kinds[] = {MemoryKind::kDevice, MemoryKind::kPinned, MemoryKind::kHost};
+  constexpr MemoryKind kKinds[] = {MemoryKind::kDevice, MemoryKind::kPinned, MemoryKind::kHost};
   int seed = 0;
-  for (const MemoryKind sends : kinds) {
-    for (const MemoryKind receives : kinds) {
+  for (const MemoryKind sends : kKinds) {
+    for (const MemoryKind receives : kKinds) {
       for (const size_t count : {size_t{10}, kCount, kLong}) {
         const Buffer out(sends, numbers(count, 0, ++seed));
         const Buffer in(receives, count);
