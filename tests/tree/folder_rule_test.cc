@@ -157,7 +157,11 @@ std::string broken_room_rule(const std::string& file, const std::string& include
     if (!include.starts_with(layered.folder)) return "";
     const int to = room_index(layered, include);
     if (to < 0) return include + " lies in no room of its folder";
-    return to <= from ? "" : file + " stands below " + include;
+    if (to <= from) return "";
+    std::string wrong = file;
+    wrong += " stands below ";
+    wrong += include;
+    return wrong;
   }
   return "";
 }

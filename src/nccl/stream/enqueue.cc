@@ -608,7 +608,7 @@ void find_order(Operation* operation) {
 }
 
 Outcome enqueue(std::vector<Operation> operations,
-                std::shared_ptr<const std::atomic<bool>> may_run) {
+                const std::shared_ptr<const std::atomic<bool>>& may_run) {
   const Driver& driver = *cuda::driver(true);
   const NeighborsInGroup neighbors(driver, operations);
   std::shared_ptr<Comm> failed;

@@ -24,7 +24,7 @@ void find_order(Operation* operation);
 // them. Returns the first error; what has been enqueued stays. They are not run before `may_run` is
 // true, and Comm::wait_for_streams does not wait for them until then; empty: they may run at once.
 Outcome enqueue(std::vector<Operation> operations,
-                std::shared_ptr<const std::atomic<bool>> may_run = nullptr);
+                const std::shared_ptr<const std::atomic<bool>>& may_run = nullptr);
 
 // A collective without a stream on a communicator whose collectives are work of streams
 // (goes_by_stream): it goes into a stream of the library's own, for whose end the caller then

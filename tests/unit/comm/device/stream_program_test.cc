@@ -43,8 +43,8 @@ class Machine {
     size_t recv_begin = 0;  // in `send`, where it is in place
   };
 
-  void push(Rank rank, Buffers* buffers, std::vector<StreamOp> ops) {
-    for (StreamOp& op : ops) streams_[rank].push_back({op, buffers});
+  void push(Rank rank, Buffers* buffers, const std::vector<StreamOp>& ops) {
+    for (const StreamOp& op : ops) streams_[rank].push_back({op, buffers});
   }
   bool empty(Rank rank) const { return streams_[rank].empty(); }
 
