@@ -87,7 +87,7 @@ TEST(WeirSched, ShowsVerifiesAndSimulatesAVariantWithBlocksThatDifferInLength) {
   EXPECT_THAT(simulated.text, HasSubstr("linear "));
   const Outcome wrong = run("print -c all_to_all_v -a bruck -n 3");
   EXPECT_NE(wrong.exit_code, 0);
-  EXPECT_THAT(wrong.text, HasSubstr("known are direct, pairwise, linear"));
+  EXPECT_THAT(wrong.text, HasSubstr("known are direct, window, pairwise, linear"));
   // With equal blocks it would only do what pairwise does.
   EXPECT_NE(run("print -c all_to_all -a linear -n 3").exit_code, 0);
 }

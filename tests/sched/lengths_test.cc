@@ -41,7 +41,7 @@ void expect_own_blocks(const Program& program, const std::string& text) {
   for (const Op& op : program.ops) {
     if (op.code == OpCode::kSignal || op.code == OpCode::kWait) continue;
     ASSERT_NE(op.code, OpCode::kReduce) << text;
-    const bool by_src = op.code != OpCode::kRecv && is_users(op.src);
+    const bool by_src = op.code != OpCode::kRecv && is_users(op.src) && op.src.rank == program.rank;
     const Ref& ref = by_src ? op.src : op.dst;
     ASSERT_TRUE(is_users(ref) && ref.rank == program.rank) << text << ": a slot names no length";
     for (uint32_t block = ref.chunk; block < ref.chunk + op.count; ++block) {
@@ -56,6 +56,7 @@ TEST(BlockLengths, WhereOnlyTheEndsKnowThemARankMovesItsOwnBlocks) {
     EXPECT_EQ(algorithm->collective, Collective::kAllToAll);
     for (Rank n = 1; n <= 17; ++n) {
       for_each_problem(*algorithm, n, {0}, [&](const TestProblem& test) {
+        if (test.problem.lengths == BlockLengths::kEqual) return;
         ASSERT_EQ(algorithm->shape(test.get()).chunk_count, n * n) << test.text;
         for (Rank rank = 0; rank < n; ++rank) {
           expect_own_blocks(compile(*algorithm, test.get(), rank), test.text);

@@ -206,7 +206,15 @@ void for_each_problem(const Algorithm& algorithm, Rank rank_count, const std::ve
                                     name_of(algorithm.collective, algorithm.lengths),
                                     algorithm.name, rank_count, root, in_place ? " in place" : "",
                                     layout_name, forest_name, rings_name);
-            if (algorithm.supports(test.get())) visit(test);
+            if (algorithm.supports(test.get())) {
+              visit(test);
+              continue;
+            }
+            // In place, some take blocks of equal length only.
+            test.problem.lengths = BlockLengths::kEqual;
+            if (algorithm.lengths != BlockLengths::kEqual && algorithm.supports(test.get())) {
+              visit(test);
+            }
           }
         }
       }

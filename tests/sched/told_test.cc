@@ -31,7 +31,8 @@ Problem told_problem(const Algorithm& algorithm, Rank rank_count, Rank root, boo
   problem.root = root;
   problem.mapped = problem.inputs_mapped = problem.outputs_mapped = problem.told = true;
   problem.in_place = in_place;
-  problem.lengths = algorithm.lengths;
+  // An all_to_all_v is not told.
+  if (algorithm.lengths != BlockLengths::kKnownToEnds) problem.lengths = algorithm.lengths;
   return problem;
 }
 

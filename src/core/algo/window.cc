@@ -243,7 +243,8 @@ const Algorithm kWindowAllToAll = {
     .symmetry = Symmetry::kShift,
     .supports =
         [](const Problem& problem) {
-          if (problem.in_place && problem.lengths != BlockLengths::kEqual) return false;
+          const bool uneven = problem.lengths != BlockLengths::kEqual;
+          if (uneven && (problem.in_place || problem.told)) return false;
           return problem.in_place ? mapped_inputs_outputs(problem) : mapped_inputs(problem);
         },
     .shape = one_scratch_shape,

@@ -319,6 +319,7 @@ TEST_F(NcclStreamErrors, AnAbortWhileAGroupIsOpenIsToldAtItsEnd) {
 }
 
 TEST_F(NcclStreamErrors, TheFirstCauseOfAFailureStaysAndIsSaidOnce) {
+  WEIR_NEEDS_QUEUES(8);
   ncclComm_t comms[2] = {};
   ASSERT_NCCL(ncclCommInitAll(comms, 2, nullptr));
   const ncclComm_t comm = comms[0];

@@ -232,8 +232,8 @@ TEST(ForcedAlgorithms, AreReadByCollectiveAndVariant) {
   const auto wrong = parse_forced_algorithms("all_to_all_v=bruck");
   ASSERT_FALSE(wrong.ok());
   EXPECT_EQ(wrong.status().text(),
-            "WEIR_ALGORITHM: 'bruck' is not an algorithm of all_to_all_v; known: direct pairwise "
-            "linear");
+            "WEIR_ALGORITHM: 'bruck' is not an algorithm of all_to_all_v; known: direct window "
+            "pairwise linear");
   EXPECT_FALSE(parse_forced_algorithms("broadcast_v=linear").ok());
 }
 
