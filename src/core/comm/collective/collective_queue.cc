@@ -114,8 +114,9 @@ void CollectiveQueue::enqueue(Request& request) {
 }
 
 bool CollectiveQueue::meet(Request& request) {
+  // The run refers to it until it is done.
+  static const engine::Call barrier;
   engine::Context& context = state_.context;
-  engine::Call barrier;
   auto found = planner_->plan_for(barrier, false);
   if (!found.ok()) return false;
   const engine::Plan& plan = *found.value();
