@@ -34,9 +34,9 @@
  * error only abort, destroy, shrink and the error queries are of use.
  *
  * Blocking or not. Every operation takes a last argument `weir_request_t* request`. With NULL the
- * call returns when the operation is complete. Otherwise it returns at once, and *request must be
- * given to weir_test or weir_wait until one of them has reported completion, and not again
- * afterwards.
+ * call returns when the operation is complete. Otherwise it returns at once, and *request (NULL if
+ * the call has failed) must be given to weir_test or weir_wait until one of them has reported
+ * completion, and not again afterwards.
  */
 
 #include <stddef.h>

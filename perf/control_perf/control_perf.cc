@@ -22,8 +22,11 @@
 
 #include "core/base/clock.h"
 #include "core/control/socket_network.h"
+#include "perf/harness/argument.h"
 
 namespace {
+
+using weir::perf::number_argument;
 
 using namespace weir;
 using control::Life;
@@ -184,9 +187,12 @@ int main(int argc, char** argv) {
   getrlimit(RLIMIT_NOFILE, &limit);
   limit.rlim_cur = limit.rlim_max;
   (void)setrlimit(RLIMIT_NOFILE, &limit);
-  const auto processes = static_cast<Rank>(argc > 1 ? std::atoi(argv[1]) : 4);
+  const auto processes =
+      static_cast<Rank>(argc > 1 ? number_argument(argv[1], "processes", 1, kRanksMax) : 4);
   std::vector<Rank> counts;
-  for (int i = 2; i < argc; ++i) counts.push_back(static_cast<Rank>(std::atoi(argv[i])));
+  for (int i = 2; i < argc; ++i) {
+    counts.push_back(static_cast<Rank>(number_argument(argv[i], "ranks", 4, kRanksMax)));
+  }
   if (counts.empty()) counts = {16, 64, 256, 1024};
   for (const Rank count : counts) {
     if (processes < 1 || count < processes || count < 4 || count > kRanksMax) {

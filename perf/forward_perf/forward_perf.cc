@@ -23,9 +23,12 @@
 #include <string>
 #include <vector>
 
+#include "perf/harness/argument.h"
 #include "weir/nccl.h"
 
 namespace {
+
+using weir::perf::number_argument;
 
 constexpr int kTurnCalls = 2000;
 
@@ -121,8 +124,9 @@ int run(const char* title, Maker maker, const char* variable, const std::string&
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int runs = argc > 1 ? std::max(1, atoi(argv[1])) : 5;
-  const int turns = argc > 2 ? std::max(1, atoi(argv[2])) : 500;
+  const int runs = argc > 1 ? static_cast<int>(number_argument(argv[1], "runs", 1, 1000)) : 5;
+  const int turns =
+      argc > 2 ? static_cast<int>(number_argument(argv[2], "turns", 1, 1'000'000)) : 500;
   std::string folder = (std::filesystem::temp_directory_path() / "forward_perf.XXXXXX").string();
   if (mkdtemp(folder.data()) == nullptr) return 1;
   const std::string metrics = folder + "/metrics.prom";

@@ -35,6 +35,7 @@
 #include "core/control/host_control.h"
 #include "core/control/network.h"
 #include "core/plugin/registry.h"
+#include "perf/harness/argument.h"
 #include "weir/plugin.h"
 
 namespace weir::perf {
@@ -295,6 +296,8 @@ Result<const weir_transport_functions_t*> find_transports(std::string names) {
   return plugin::make_failover(chain);
 }
 
+constexpr uint64_t kBytesMax = uint64_t{1} << 32;
+constexpr uint64_t kCountMax = 1'000'000'000;
 constexpr const char* kUsage =
     "usage: message_perf <transport>[,<transport>] "
     "latency|bandwidth|put_latency|put_bandwidth|get_bandwidth <bytes> <count> "
@@ -317,12 +320,11 @@ int run(int argc, char** argv) {
              strcmp(mode, "latency") == 0,
              put,
              get,
-             strtoull(argv[3], nullptr, 10),
-             strtoull(argv[4], nullptr, 10)};
+             number_argument(argv[3], "bytes", 0, kBytesMax),
+             number_argument(argv[4], "count", 1, kCountMax)};
   if ((!job.latency || get) && strcmp(mode, "bandwidth") != 0) {
     give_up("neither latency nor bandwidth");
   }
-  if (job.count < 1) give_up("at least one message is needed");
   if (argc == 6 && sscanf(argv[5], "%d,%d", &job.cores[0], &job.cores[1]) != 2) {
     give_up("the cores do not parse");
   }

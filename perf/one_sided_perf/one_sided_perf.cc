@@ -32,6 +32,7 @@
 #include <string>
 #include <vector>
 
+#include "perf/harness/argument.h"
 #include "weir/weir.h"
 
 namespace weir::perf {
@@ -216,8 +217,8 @@ int run(int count, char** arguments) {
     return asked ? 0 : 2;
   }
   job.pattern = arguments[1];
-  job.bytes = strtoull(arguments[2], nullptr, 10);
-  job.count = strtoull(arguments[3], nullptr, 10);
+  job.bytes = number_argument(arguments[2], "bytes", 0, uint64_t{1} << 32);
+  job.count = number_argument(arguments[3], "count", 1, 1'000'000'000);
   job.symmetric = count > 4 && std::string(arguments[4]) == "symmetric";
   weir_unique_id_t id;
   check(weir_get_unique_id(&id));

@@ -20,9 +20,12 @@
 #include <string>
 #include <vector>
 
+#include "perf/harness/argument.h"
 #include "weir/weir.h"
 
 namespace {
+
+using weir::perf::number_argument;
 
 constexpr int kWarmOperations = 50;
 constexpr int kTimedOperations = 500;
@@ -99,8 +102,9 @@ Result measure(int rank, const weir_unique_id_t* ids, const std::string& folder,
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int run_count = argc > 1 ? atoi(argv[1]) : 10;
-  const int block_count = argc > 2 ? atoi(argv[2]) : 2000;
+  const int run_count = argc > 1 ? static_cast<int>(number_argument(argv[1], "runs", 1, 1000)) : 10;
+  const int block_count =
+      argc > 2 ? static_cast<int>(number_argument(argv[2], "blocks", 1, 1'000'000)) : 2000;
   if (run_count < 1 || block_count < 1 || argc > 3) {
     fmt::print(stderr, "usage: recorder_perf [RUNS [BLOCKS]]\n");
     return 2;

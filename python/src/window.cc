@@ -40,6 +40,7 @@ void count(Kind kind, size_t bytes) {
 }
 
 constexpr size_t kWordBytes = 8;
+constexpr int64_t kSignalsMax = int64_t{1} << 24;
 
 const at::Tensor& checked_memory(const at::Tensor& memory) {
   check_cpu(memory, "Window");
@@ -48,7 +49,8 @@ const at::Tensor& checked_memory(const at::Tensor& memory) {
 }
 
 at::Tensor words(int64_t signal_count) {
-  TORCH_CHECK_VALUE(signal_count >= 0, "Window: ", signal_count, " signals");
+  TORCH_CHECK_VALUE(signal_count >= 0 && signal_count <= kSignalsMax, "Window: ", signal_count,
+                    " signals; 0 to ", kSignalsMax, " are possible");
   return at::zeros({signal_count}, at::kLong);
 }
 

@@ -13,6 +13,13 @@ from ._library import _C
 _WORD = 1 << 64
 
 
+def _memory(data: torch.Tensor, of: str) -> torch.Tensor:
+    """The elements of ``data``, without its history."""
+    if not isinstance(data, torch.Tensor):
+        raise TypeError(f"{of}: a tensor is needed, not {type(data).__name__}")
+    return data.detach()
+
+
 class Window:
     """A tensor of each rank that all ranks of a group read and write, and counters beside it.
 
@@ -32,8 +39,9 @@ class Window:
 
     With ``async_op=True`` an operation returns a ``Work`` and its tensor is in use until that is
     complete; without, it returns when it is complete, without the GIL meanwhile. Errors are those
-    of the group's other operations: ``ValueError`` for a wrong target, offset or signal,
-    ``DistBackendError`` where a rank is lost or the group's timeout passes. Any thread may call.
+    of the group's other operations: ``ValueError`` for a wrong target, offset, signal or tensor
+    (``TypeError`` for what is no tensor or no number), ``DistBackendError`` where a rank is lost or
+    the group's timeout passes. Any thread may call.
 
         with weir.Window(torch.zeros(1000), signals=1) as window:
             if dist.get_rank() == 1:
@@ -48,9 +56,10 @@ class Window:
     ) -> None:
         from . import _backend_of
 
+        memory = _memory(tensor, "Window")
         self._tensor = tensor
         self._signals = signals
-        self._window = _C.Window(_backend_of(group), tensor.detach(), signals)
+        self._window = _C.Window(_backend_of(group), memory, signals)
 
     @property
     def tensor(self) -> torch.Tensor:
@@ -66,12 +75,14 @@ class Window:
         """How many elements the tensor of ``rank`` has."""
         return self._window.bytes_of(rank) // self._tensor.element_size()
 
-    def _bytes(self, data: torch.Tensor, offset: int) -> int:
+    def _elements(self, data: torch.Tensor, offset: int, of: str) -> tuple[torch.Tensor, int]:
+        """``data`` and the offset in bytes."""
+        memory = _memory(data, of)
         if data.dtype != self._tensor.dtype:
             raise ValueError(f"a tensor of {data.dtype} for a window of {self._tensor.dtype}")
         if offset < 0:
             raise ValueError(f"an offset of {offset} elements")
-        return offset * self._tensor.element_size()
+        return memory, offset * self._tensor.element_size()
 
     @overload
     def put(
@@ -83,7 +94,8 @@ class Window:
     ) -> dist.Work: ...
     def put(self, data, target, offset=0, *, async_op=False):
         """Copies ``data`` (any shape) to elements ``offset`` and following of the target."""
-        return self._window.put(data.detach(), target, self._bytes(data, offset), async_op)
+        memory, at = self._elements(data, offset, "Window.put")
+        return self._window.put(memory, target, at, async_op)
 
     @overload
     def put_signal(
@@ -109,9 +121,8 @@ class Window:
     ) -> dist.Work: ...
     def put_signal(self, data, target, signal, offset=0, value=1, *, async_op=False):
         """As ``put``; then, once the elements are there, as ``signal``."""
-        return self._window.put_signal(
-            data.detach(), target, self._bytes(data, offset), signal, value % _WORD, async_op
-        )
+        memory, at = self._elements(data, offset, "Window.put_signal")
+        return self._window.put_signal(memory, target, at, signal, value % _WORD, async_op)
 
     @overload
     def get(
@@ -123,7 +134,8 @@ class Window:
     ) -> dist.Work: ...
     def get(self, data, target, offset=0, *, async_op=False):
         """Fills ``data`` (contiguous) with elements ``offset`` and following of the target."""
-        return self._window.get(data.detach(), target, self._bytes(data, offset), async_op)
+        memory, at = self._elements(data, offset, "Window.get")
+        return self._window.get(memory, target, at, async_op)
 
     @overload
     def signal(

@@ -38,4 +38,12 @@ weir_result_t guarded(Body body) noexcept {
   }
 }
 
+// `guarded` for an operation that may give a request: where it fails, *request is NULL, not a handle
+// of an earlier operation.
+template <typename Body>
+weir_result_t guarded_operation(weir_request_t* request, Body body) noexcept {
+  if (request != nullptr) *request = nullptr;
+  return guarded(body);
+}
+
 }  // namespace weir::api

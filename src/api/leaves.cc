@@ -16,6 +16,7 @@ using weir::Collective;
 using weir::DataType;
 using weir::Rank;
 using weir::api::guarded;
+using weir::api::guarded_operation;
 using weir::api::invalid;
 using weir::api::valid_type;
 using weir::engine::Call;
@@ -213,7 +214,7 @@ weir_result_t weir_tree_fold(weir_tree_fold_t* fold, const void* const* leaves, 
 weir_result_t weir_all_reduce_leaves(weir_comm_t comm, const void* nodes, void* result,
                                      size_t count, int leaf_count, weir_datatype_t type,
                                      weir_redop_t op, weir_request_t* request) {
-  return guarded([&] {
+  return guarded_operation(request, [&] {
     WEIR_CHECK_COMM(comm, "all_reduce_leaves");
     return collective({"all_reduce_leaves", Collective::kAllReduce, comm, nodes, result, count,
                        leaf_count, type, op, 0, request});
@@ -223,7 +224,7 @@ weir_result_t weir_all_reduce_leaves(weir_comm_t comm, const void* nodes, void* 
 weir_result_t weir_reduce_leaves(weir_comm_t comm, const void* nodes, void* result, size_t count,
                                  int leaf_count, weir_datatype_t type, weir_redop_t op, int root,
                                  weir_request_t* request) {
-  return guarded([&] {
+  return guarded_operation(request, [&] {
     WEIR_CHECK_COMM(comm, "reduce_leaves");
     return collective({"reduce_leaves", Collective::kReduce, comm, nodes, result, count, leaf_count,
                        type, op, root, request});
@@ -233,7 +234,7 @@ weir_result_t weir_reduce_leaves(weir_comm_t comm, const void* nodes, void* resu
 weir_result_t weir_reduce_scatter_leaves(weir_comm_t comm, const void* nodes, void* result,
                                          size_t recv_count, int leaf_count, weir_datatype_t type,
                                          weir_redop_t op, weir_request_t* request) {
-  return guarded([&] {
+  return guarded_operation(request, [&] {
     WEIR_CHECK_COMM(comm, "reduce_scatter_leaves");
     return collective({"reduce_scatter_leaves", Collective::kReduceScatter, comm, nodes, result,
                        recv_count, leaf_count, type, op, 0, request});

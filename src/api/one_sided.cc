@@ -20,6 +20,7 @@ using weir::Code;
 using weir::Rank;
 using weir::Status;
 using weir::api::guarded;
+using weir::api::guarded_operation;
 using weir::api::invalid;
 using weir::api::report;
 using weir::comm::Communicator;
@@ -266,7 +267,7 @@ weir_result_t weir_window_bytes(weir_window_t window, int rank, size_t* bytes) {
 
 weir_result_t weir_put(weir_window_t window, int target, size_t offset, const void* data,
                        size_t bytes, weir_request_t* request) {
-  return guarded([&] {
+  return guarded_operation(request, [&] {
     WEIR_CHECK_WINDOW(window, "put");
     OneSidedCall call;
     call.kind = OneSidedKind::kPut;
@@ -279,7 +280,7 @@ weir_result_t weir_put(weir_window_t window, int target, size_t offset, const vo
 
 weir_result_t weir_get(weir_window_t window, int target, size_t offset, void* data, size_t bytes,
                        weir_request_t* request) {
-  return guarded([&] {
+  return guarded_operation(request, [&] {
     WEIR_CHECK_WINDOW(window, "get");
     OneSidedCall call;
     call.kind = OneSidedKind::kGet;
@@ -293,7 +294,7 @@ weir_result_t weir_get(weir_window_t window, int target, size_t offset, void* da
 weir_result_t weir_put_signal(weir_window_t window, int target, size_t offset, const void* data,
                               size_t bytes, weir_window_t signal_window, size_t signal_offset,
                               uint64_t value, weir_request_t* request) {
-  return guarded([&] {
+  return guarded_operation(request, [&] {
     WEIR_CHECK_WINDOW(window, "put_signal");
     WEIR_CHECK_WINDOW(signal_window, "put_signal");
     OneSidedCall call;
@@ -309,7 +310,7 @@ weir_result_t weir_put_signal(weir_window_t window, int target, size_t offset, c
 
 weir_result_t weir_signal(weir_window_t window, int target, size_t signal_offset, uint64_t value,
                           weir_request_t* request) {
-  return guarded([&] {
+  return guarded_operation(request, [&] {
     WEIR_CHECK_WINDOW(window, "signal");
     OneSidedCall call;
     call.kind = OneSidedKind::kSignal;
@@ -321,7 +322,7 @@ weir_result_t weir_signal(weir_window_t window, int target, size_t signal_offset
 
 weir_result_t weir_wait_signal(weir_window_t window, size_t signal_offset, uint64_t value,
                                weir_request_t* request) {
-  return guarded([&] {
+  return guarded_operation(request, [&] {
     WEIR_CHECK_WINDOW(window, "wait_signal");
     OneSidedCall call;
     call.kind = OneSidedKind::kWaitSignal;
@@ -334,7 +335,7 @@ weir_result_t weir_wait_signal(weir_window_t window, size_t signal_offset, uint6
 
 weir_result_t weir_fetch_add(weir_window_t window, int target, size_t offset, uint64_t value,
                              uint64_t* old, weir_request_t* request) {
-  return guarded([&] {
+  return guarded_operation(request, [&] {
     WEIR_CHECK_WINDOW(window, "fetch_add");
     OneSidedCall call;
     call.kind = OneSidedKind::kFetchAdd;
@@ -347,7 +348,7 @@ weir_result_t weir_fetch_add(weir_window_t window, int target, size_t offset, ui
 
 weir_result_t weir_compare_swap(weir_window_t window, int target, size_t offset, uint64_t expected,
                                 uint64_t desired, uint64_t* old, weir_request_t* request) {
-  return guarded([&] {
+  return guarded_operation(request, [&] {
     WEIR_CHECK_WINDOW(window, "compare_swap");
     OneSidedCall call;
     call.kind = OneSidedKind::kCompareSwap;
@@ -379,9 +380,8 @@ weir_result_t weir_fence(weir_comm_t comm, int target) {
 }
 
 weir_result_t weir_flush(weir_comm_t comm, int target, weir_request_t* request) {
-  return guarded([&] {
+  return guarded_operation(request, [&] {
     WEIR_CHECK_COMM(comm, "flush");
-    if (request != nullptr) *request = nullptr;
     if (target != WEIR_ALL_RANKS) {
       if (const std::string text = wrong_rank(comm, target); !text.empty()) {
         return wrong(comm, "flush", text);

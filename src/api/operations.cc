@@ -23,6 +23,7 @@ using weir::Status;
 using weir::api::check_buffers;
 using weir::api::extent;
 using weir::api::guarded;
+using weir::api::guarded_operation;
 using weir::api::invalid;
 using weir::api::kBytesMax;
 using weir::api::report;
@@ -273,7 +274,7 @@ weir_result_t tagged_message(const char* function, RequestKind kind, weir_comm_t
 weir_result_t weir::device_message(bool sends, weir_comm_t comm, void* buffer, size_t count,
                                    weir_datatype_t type, int peer, int device,
                                    weir_request_t* request) {
-  return guarded([&] {
+  return guarded_operation(request, [&] {
     return message(sends ? "send" : "recv", sends, comm, buffer, count, type, peer, request,
                    device);
   });
@@ -292,7 +293,7 @@ weir_result_t weir::gather_for_setup(weir_comm_t comm, const void* send, void* r
 
 weir_result_t weir::message_for_direct(bool sends, weir_comm_t comm, void* buffer, size_t bytes,
                                        int peer, size_t message_bytes, weir_request_t* request) {
-  return guarded([&] {
+  return guarded_operation(request, [&] {
     WEIR_CHECK_COMM(comm, sends ? "send" : "recv");
     return message(sends ? "send" : "recv", sends, comm, buffer, bytes, WEIR_UINT8, peer, request,
                    -1, message_bytes);
@@ -301,7 +302,7 @@ weir_result_t weir::message_for_direct(bool sends, weir_comm_t comm, void* buffe
 
 weir_result_t weir_all_reduce(weir_comm_t comm, const void* send, void* recv, size_t count,
                               weir_datatype_t type, weir_redop_t op, weir_request_t* request) {
-  return guarded([&] {
+  return guarded_operation(request, [&] {
     WEIR_CHECK_COMM(comm, "all_reduce");
     return collective({"all_reduce", comm, send, recv, count, type, request},
                       Collective::kAllReduce, 1, 0, &op,
@@ -312,7 +313,7 @@ weir_result_t weir_all_reduce(weir_comm_t comm, const void* send, void* recv, si
 weir_result_t weir_reduce(weir_comm_t comm, const void* send, void* recv, size_t count,
                           weir_datatype_t type, weir_redop_t op, int root,
                           weir_request_t* request) {
-  return guarded([&] {
+  return guarded_operation(request, [&] {
     WEIR_CHECK_COMM(comm, "reduce");
     const bool at_root = static_cast<int>(comm->comm->rank()) == root;
     return collective({"reduce", comm, send, recv, count, type, request}, Collective::kReduce, 1,
@@ -324,7 +325,7 @@ weir_result_t weir_reduce(weir_comm_t comm, const void* send, void* recv, size_t
 
 weir_result_t weir_broadcast(weir_comm_t comm, const void* send, void* recv, size_t count,
                              weir_datatype_t type, int root, weir_request_t* request) {
-  return guarded([&] {
+  return guarded_operation(request, [&] {
     WEIR_CHECK_COMM(comm, "broadcast");
     const bool at_root = static_cast<int>(comm->comm->rank()) == root;
     return collective({"broadcast", comm, send, recv, count, type, request}, Collective::kBroadcast,
@@ -336,7 +337,7 @@ weir_result_t weir_broadcast(weir_comm_t comm, const void* send, void* recv, siz
 
 weir_result_t weir_reduce_scatter(weir_comm_t comm, const void* send, void* recv, size_t recv_count,
                                   weir_datatype_t type, weir_redop_t op, weir_request_t* request) {
-  return guarded([&] {
+  return guarded_operation(request, [&] {
     WEIR_CHECK_COMM(comm, "reduce_scatter");
     const Rank n = comm->comm->rank_count();
     const Rank r = comm->comm->rank();
@@ -350,7 +351,7 @@ weir_result_t weir_reduce_scatter(weir_comm_t comm, const void* send, void* recv
 
 weir_result_t weir_all_gather(weir_comm_t comm, const void* send, void* recv, size_t send_count,
                               weir_datatype_t type, weir_request_t* request) {
-  return guarded([&] {
+  return guarded_operation(request, [&] {
     WEIR_CHECK_COMM(comm, "all_gather");
     const Rank n = comm->comm->rank_count();
     const Rank r = comm->comm->rank();
@@ -366,7 +367,7 @@ weir_result_t weir_all_gather(weir_comm_t comm, const void* send, void* recv, si
 
 weir_result_t weir_all_to_all(weir_comm_t comm, const void* send, void* recv, size_t count,
                               weir_datatype_t type, weir_request_t* request) {
-  return guarded([&] {
+  return guarded_operation(request, [&] {
     WEIR_CHECK_COMM(comm, "all_to_all");
     const Rank n = comm->comm->rank_count();
     return collective({"all_to_all", comm, send, recv, count, type, request}, Collective::kAllToAll,
@@ -378,7 +379,7 @@ weir_result_t weir_all_to_all(weir_comm_t comm, const void* send, void* recv, si
 
 weir_result_t weir_gather(weir_comm_t comm, const void* send, void* recv, size_t send_count,
                           weir_datatype_t type, int root, weir_request_t* request) {
-  return guarded([&] {
+  return guarded_operation(request, [&] {
     WEIR_CHECK_COMM(comm, "gather");
     const Rank n = comm->comm->rank_count();
     const bool at_root = static_cast<int>(comm->comm->rank()) == root;
@@ -395,7 +396,7 @@ weir_result_t weir_gather(weir_comm_t comm, const void* send, void* recv, size_t
 
 weir_result_t weir_scatter(weir_comm_t comm, const void* send, void* recv, size_t recv_count,
                            weir_datatype_t type, int root, weir_request_t* request) {
-  return guarded([&] {
+  return guarded_operation(request, [&] {
     WEIR_CHECK_COMM(comm, "scatter");
     const Rank n = comm->comm->rank_count();
     const bool at_root = static_cast<int>(comm->comm->rank()) == root;
@@ -410,7 +411,7 @@ weir_result_t weir_scatter(weir_comm_t comm, const void* send, void* recv, size_
 }
 
 weir_result_t weir_barrier(weir_comm_t comm, weir_request_t* request) {
-  return guarded([&] {
+  return guarded_operation(request, [&] {
     WEIR_CHECK_COMM(comm, "barrier");
     Call call;
     call.collective = Collective::kBarrier;
@@ -423,7 +424,7 @@ weir_result_t weir_barrier(weir_comm_t comm, weir_request_t* request) {
 weir_result_t weir_reduce_scatter_v(weir_comm_t comm, const void* send, void* recv,
                                     const size_t* counts, weir_datatype_t type, weir_redop_t op,
                                     weir_request_t* request) {
-  return guarded([&] {
+  return guarded_operation(request, [&] {
     WEIR_CHECK_COMM(comm, "reduce_scatter_v");
     constexpr const char* kFunction = "reduce_scatter_v";
     if (counts == nullptr) return wrong(comm, kFunction, "counts is NULL");
@@ -457,7 +458,7 @@ weir_result_t weir_reduce_scatter_v(weir_comm_t comm, const void* send, void* re
 weir_result_t weir_all_gather_v(weir_comm_t comm, const void* send, void* recv,
                                 const size_t* counts, const size_t* displacements,
                                 weir_datatype_t type, weir_request_t* request) {
-  return guarded([&] {
+  return guarded_operation(request, [&] {
     WEIR_CHECK_COMM(comm, "all_gather_v");
     constexpr const char* kFunction = "all_gather_v";
     if (counts == nullptr) return wrong(comm, kFunction, "counts is NULL");
@@ -500,7 +501,7 @@ weir_result_t weir_all_to_all_v(weir_comm_t comm, const void* send, const size_t
                                 const size_t* send_displacements, void* recv,
                                 const size_t* recv_counts, const size_t* recv_displacements,
                                 weir_datatype_t type, weir_request_t* out) {
-  return guarded([&] {
+  return guarded_operation(out, [&] {
     WEIR_CHECK_COMM(comm, "all_to_all_v");
     constexpr const char* kFunction = "all_to_all_v";
     if (send_counts == nullptr) return wrong(comm, kFunction, "send_counts is NULL");
@@ -544,7 +545,7 @@ weir_result_t weir_all_to_all_v(weir_comm_t comm, const void* send, const size_t
 
 weir_result_t weir_send(weir_comm_t comm, const void* buffer, size_t count, weir_datatype_t type,
                         int peer, weir_request_t* request) {
-  return guarded([&] {
+  return guarded_operation(request, [&] {
     WEIR_CHECK_COMM(comm, "send");
     return message("send", true, comm, const_cast<void*>(buffer), count, type, peer, request);
   });
@@ -552,7 +553,7 @@ weir_result_t weir_send(weir_comm_t comm, const void* buffer, size_t count, weir
 
 weir_result_t weir_recv(weir_comm_t comm, void* buffer, size_t count, weir_datatype_t type,
                         int peer, weir_request_t* request) {
-  return guarded([&] {
+  return guarded_operation(request, [&] {
     WEIR_CHECK_COMM(comm, "recv");
     return message("recv", false, comm, buffer, count, type, peer, request);
   });
@@ -560,7 +561,7 @@ weir_result_t weir_recv(weir_comm_t comm, void* buffer, size_t count, weir_datat
 
 weir_result_t weir_tag_send(weir_comm_t comm, const void* buffer, size_t count,
                             weir_datatype_t type, int peer, int tag, weir_request_t* request) {
-  return guarded([&] {
+  return guarded_operation(request, [&] {
     WEIR_CHECK_COMM(comm, "tag_send");
     return tagged_message("tag_send", RequestKind::kTagSend, comm, const_cast<void*>(buffer), count,
                           type, peer, tag, nullptr, request);
@@ -569,7 +570,7 @@ weir_result_t weir_tag_send(weir_comm_t comm, const void* buffer, size_t count,
 
 weir_result_t weir_tag_recv(weir_comm_t comm, void* buffer, size_t count, weir_datatype_t type,
                             int source, int tag, weir_tag_info_t* info, weir_request_t* request) {
-  return guarded([&] {
+  return guarded_operation(request, [&] {
     WEIR_CHECK_COMM(comm, "tag_recv");
     return tagged_message("tag_recv", RequestKind::kTagRecv, comm, buffer, count, type, source, tag,
                           info, request);

@@ -299,6 +299,31 @@ TEST(Requests, AHandleThatWasUsedIsRefused) {
   });
 }
 
+TEST(Requests, ACallThatFailsLeavesNoHandle) {
+  weir::test::run_threads(2, [](int rank, weir_comm_t comm) {
+    int stale = 0;
+    const auto stale_handle = reinterpret_cast<weir_request_t>(&stale);
+    float values[4] = {};
+    weir_request_t request = stale_handle;
+    EXPECT_EQ(weir_all_reduce(comm, values, values, 4, WEIR_FLOAT32, static_cast<weir_redop_t>(999),
+                              &request),
+              WEIR_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(request, nullptr);
+    request = stale_handle;
+    EXPECT_EQ(weir_send(comm, nullptr, 4, WEIR_FLOAT32, 1 - rank, &request),
+              WEIR_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(request, nullptr);
+    request = stale_handle;
+    EXPECT_EQ(weir_broadcast(nullptr, values, values, 4, WEIR_FLOAT32, 0, &request),
+              WEIR_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(request, nullptr);
+    request = stale_handle;
+    EXPECT_EQ(weir_put(nullptr, 0, 0, values, sizeof values, &request),
+              WEIR_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(request, nullptr);
+  });
+}
+
 TEST(Requests, OutliveTheirCommunicator) {
   const SharedCounter destroyed;
   run_processes(2, [&](int rank, weir_comm_t comm) {

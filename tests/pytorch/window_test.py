@@ -111,6 +111,15 @@ def test_wrong_calls(rank, size):
     ranks.refused(ValueError, "float64", lambda: window.put(one.double(), 0))
     ranks.refused(ValueError, "not contiguous", lambda: window.get(torch.zeros(4, 2).t(), 0))
     ranks.refused(ValueError, "not contiguous", lambda: weir.Window(torch.zeros(4, 2).t()))
+    sparse = torch.eye(4).to_sparse()
+    ranks.refused(ValueError, "Sparse", lambda: window.put(sparse, 0))
+    ranks.refused(ValueError, "Sparse", lambda: weir.Window(sparse))
+    ranks.refused(ValueError, "meta", lambda: weir.Window(torch.ones(4, device="meta")))
+    ranks.refused(ValueError, "meta", lambda: window.get(torch.ones(4, device="meta"), 0))
+    ranks.refused(ValueError, "signals", lambda: weir.Window(torch.zeros(4), signals=-1))
+    ranks.refused(ValueError, "signals", lambda: weir.Window(torch.zeros(4), signals=1 << 60))
+    ranks.refused(TypeError, "not list", lambda: window.get([0.0], 0))
+    ranks.refused(TypeError, "not list", lambda: weir.Window([0.0]))
     # All ranks are told of the first that differs from rank 0.
     last = rank == size - 1
     other = torch.zeros(4, dtype=torch.float64 if last else torch.float32)

@@ -29,7 +29,7 @@ constexpr SettingInfo kTable[] = {
      "Log lines up to this level are written."},
     {"WEIR_LOG_FILE", Kind::kPath, "", "",
      "The log goes to the end of this file instead of standard error; %p stands for the process "
-     "number, %h for the host name."},
+     "number, %h for the host name. Missing folders are made."},
     {"WEIR_TIMEOUT_MS", Kind::kMilliseconds, "300000", "1..86400000",
      "Deadline of each operation of a communicator that was not given its own."},
     {"WEIR_TRANSPORT", Kind::kText, "", "",
