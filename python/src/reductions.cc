@@ -261,10 +261,24 @@ Backend::WorkPointer Backend::_reduce_scatter_base(at::Tensor& output, at::Tenso
   return launch.finish(input, output, input.nbytes());
 }
 
+namespace {
+
+// PyTorch 2.11 has no name of its own for the operation.
+template <typename Type>
+constexpr Type type_of_coalesced_reduce_scatter() {
+  if constexpr (requires { Type::REDUCE_SCATTER_TENSOR_COALESCED; }) {
+    return Type::REDUCE_SCATTER_TENSOR_COALESCED;
+  } else {
+    return Type::_REDUCE_SCATTER_BASE;
+  }
+}
+
+}  // namespace
+
 Backend::WorkPointer Backend::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
-  Launch launch(*this, OpType::REDUCE_SCATTER_TENSOR_COALESCED, "reduce_scatter_tensor_coalesced",
-                options.timeout, options.asyncOp);
+  Launch launch(*this, type_of_coalesced_reduce_scatter<OpType>(),
+                "reduce_scatter_tensor_coalesced", options.timeout, options.asyncOp);
   TORCH_CHECK_VALUE(outputs.size() == inputs.size(), launch.name(), ": ", outputs.size(),
                     " outputs for ", inputs.size(), " inputs");
   size_t bytes = 0;

@@ -21,8 +21,12 @@ import subprocess
 import sys
 from collections.abc import Iterable
 
+import torch
+
 # Of PyTorch's FlightRecorder.hpp.
 FORMAT_VERSION = "2.10"
+# What titles begin with: torchfrtrace before PyTorch 2.12 refuses all but NCCL's.
+BACKEND = "gloo" if torch.__version__ >= "2.12" else "nccl"
 
 _TYPES = {
     "float32": "Float",
@@ -171,7 +175,7 @@ def _entries(
         if name not in _OPERATIONS or operation["number"] < first:
             continue
         called, inputs, outputs = _OPERATIONS[name]
-        entry = _entry(operation, group, number, f"gloo:{called}")
+        entry = _entry(operation, group, number, f"{BACKEND}:{called}")
         entry["order"] = (latest, number, operation["number"])
         entry["collective_seq_id"] = entry["op_id"] = operation["number"]
         for key, times in (("input", inputs), ("output", outputs)):
@@ -185,7 +189,7 @@ def _entries(
         if message["kind"] not in _MESSAGES or message["peer"] < 0:
             continue
         called, arrow = _MESSAGES[message["kind"]]
-        title = f"gloo:{called} {record['rank']}{arrow}{message['peer']}"
+        title = f"{BACKEND}:{called} {record['rank']}{arrow}{message['peer']}"
         entry = _entry(message, group, number, title)
         entry["order"] = (latest, number, message["number"])
         entry["p2p_seq_id"] = entry["op_id"] = message["number"]

@@ -38,7 +38,7 @@ weir_result_t guarded(Body body) noexcept {
   }
 }
 
-// `guarded` for an operation that may give a request: where it fails, *request is NULL, not a handle
+// `guarded` for an operation that may give a request: where it fails, *request is NULL, no handle
 // of an earlier operation.
 template <typename Body>
 weir_result_t guarded_operation(weir_request_t* request, Body body) noexcept {

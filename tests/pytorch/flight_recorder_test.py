@@ -9,6 +9,8 @@ import subprocess
 import sys
 import tempfile
 
+from weir.flight_recorder import BACKEND
+
 PROGRAM = """
 import os, sys, time
 import torch, torch.distributed as dist
@@ -64,10 +66,10 @@ def main() -> int:
                 process.send_signal(signal.SIGKILL)
                 process.wait()
         last = content["entries"][-1]
-        assert last["profiling_name"] == "gloo:all_reduce" and last["input_sizes"] == [[1000]]
+        assert last["profiling_name"] == f"{BACKEND}:all_reduce" and last["input_sizes"] == [[1000]]
         assert last["input_dtypes"] == ["Float"]
         names = [entry["profiling_name"] for entry in content["entries"]]
-        assert names[-3:-1] == ["gloo:broadcast", "gloo:all_gather"], names[-4:]
+        assert names[-3:-1] == [f"{BACKEND}:broadcast", f"{BACKEND}:all_gather"], names[-4:]
         trace = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace"]
         done = subprocess.run(
             [*trace, dumps, "--prefix", "rank_"],
@@ -79,7 +81,7 @@ def main() -> int:
         number = last["collective_seq_id"]
         expected = [
             f"Not all ranks joining collective, sequence number: {number}",
-            "collective: gloo:all_reduce",
+            f"collective: {BACKEND}:all_reduce",
             "missing ranks: {1}",
             "collective state: started",
         ]
