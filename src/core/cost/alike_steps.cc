@@ -67,9 +67,16 @@ std::vector<StepRange> left_out(const std::vector<StepRange>& runs, bool measure
     } else {
       const uint64_t share = kStepsMeasured * runs.size() * (end - begin);
       const auto kept = std::max(1u, static_cast<uint32_t>((share + steps / 2) / steps));
-      const uint32_t middle = begin + (end - begin - kept) / 2;
-      ranges.push_back({begin, middle});
-      ranges.push_back({middle + kept, end});
+      // Spread over the run: what a rank does in some neighbouring steps, such as messages within
+      // its host, it may not do in others.
+      uint32_t from = begin;
+      for (uint32_t i = 0; i < kept; ++i) {
+        const auto step =
+            static_cast<uint32_t>(begin + uint64_t{2 * i + 1} * (end - begin) / (2 * kept));
+        if (step > from) ranges.push_back({from, step});
+        from = step + 1;
+      }
+      if (from < end) ranges.push_back({from, end});
     }
   }
   return ranges;

@@ -21,6 +21,10 @@ constexpr uint64_t kOperationsMaxPerRank = 60;
 constexpr uint64_t kOperationsTolerated = 4;
 constexpr uint64_t kLongOperationsMax = 800'000;
 constexpr uint64_t kLongOperationsMaxPerRank = 1'000;
+// Where cards are uneven and all ranks do the same, up to so many rounds, of so many times the
+// operations.
+constexpr uint64_t kUnevenRoundsMax = 8;
+constexpr uint64_t kUnevenBudgets = 2;
 // Of more than this, one round of slices is followed and not two.
 constexpr uint64_t kTwoRoundsOperationsMax = 60'000;
 constexpr uint64_t kTwoRoundsOperationsMaxPerRank = 75;
@@ -57,15 +61,40 @@ std::vector<StepRange> with(const std::vector<StepRange>& some, std::vector<Step
   return others;
 }
 
-// The first ranks of the host with the slowest network, where hosts differ.
-std::vector<Rank> slowest_ranks(const RankLayout& layout, Rank followed) {
+// Whether more ranks share one network card than another one.
+bool has_uneven_cards(const Workload& work) {
+  const RankLayout& layout = work.layout;
+  if (layout.card_of_rank.empty()) return false;
+  std::vector<uint32_t> ranks(work.problem.rank_count, 0);
+  for (const uint32_t card : layout.card_of_rank) ++ranks[card];
+  uint32_t most = 0;
+  uint32_t least = work.problem.rank_count;
+  for (const uint32_t card : layout.card_of_rank) {
+    most = std::max(most, ranks[card]);
+    least = std::min(least, ranks[card]);
+  }
+  return most > least;
+}
+
+// The first ranks of the network card that takes longest for a byte of each of its ranks: where
+// hosts or cards differ, the others wait for it. Empty: each rank has a card, and all are alike.
+std::vector<Rank> ranks_of_busiest_card(const RankLayout& layout, Rank rank_count, Rank followed) {
   constexpr size_t kMost = 16;
   std::vector<Rank> ranks;
-  if (layout.wire_of_host.empty()) return ranks;
-  const auto slowest = std::max_element(layout.wire_of_host.begin(), layout.wire_of_host.end());
-  const auto host = static_cast<uint32_t>(slowest - layout.wire_of_host.begin());
+  if (layout.host_of_rank.empty()) return ranks;
+  std::vector<double> loads(rank_count, 0);
+  double most = 0;
+  uint32_t busiest = 0;
+  for (Rank rank = 0; rank < rank_count; ++rank) {
+    const uint32_t card = layout.card(rank);
+    loads[card] += layout.wire_of_host.empty() ? 1 : layout.wire_of_host[layout.host(rank)];
+    if (loads[card] <= most) continue;
+    most = loads[card];
+    busiest = card;
+  }
+  if (layout.wire_of_host.empty() && most <= 1) return ranks;
   for (Rank rank = 0; rank < followed && ranks.size() < kMost; ++rank) {
-    if (layout.host(rank) == host) ranks.push_back(rank);
+    if (layout.card(rank) == busiest) ranks.push_back(rank);
   }
   return ranks;
 }
@@ -84,7 +113,7 @@ Prediction::Prediction(const algo::Algorithm& algorithm, const Workload& work, c
       in_flight_(std::max(1u, work.slicing.in_flight)),
       budget_(kOperationsMax + kOperationsMaxPerRank * work.problem.rank_count),
       sampled_(sampled_ranks(fold_.followed(), work.problem.root)),
-      slowest_(slowest_ranks(work.layout, fold_.followed())) {
+      busiest_(ranks_of_busiest_card(work.layout, work.problem.rank_count, fold_.followed())) {
   WEIR_CHECK(algorithm.supports(work.problem), "only algorithms that can be used are predicted");
   work_.problem.nodes = &nodes_;
   if (algorithm.uses_forest) {
@@ -93,6 +122,13 @@ Prediction::Prediction(const algo::Algorithm& algorithm, const Workload& work, c
   }
   count_operations();
   if (slice_count_ > 3 * in_flight_) rounds_ = per_slice_ * 5 * in_flight_ > budget_ ? 2 : 3;
+  // Ranks of a card that few share run ahead of the others at first, round by round.
+  const bool runs_ahead = algorithm.symmetry != algo::Symmetry::kNone && has_uneven_cards(work_);
+  while (runs_ahead && rounds_ >= 3 && rounds_ < kUnevenRoundsMax &&
+         slice_count_ > (rounds_ + 1) * in_flight_ &&
+         per_slice_ * (2 * rounds_ + 1) * in_flight_ <= kUnevenBudgets * budget_) {
+    ++rounds_;
+  }
   // Those of `rounds_`, and of one less.
   const uint64_t slices = rounds_ == 0 ? slice_count_ : (2 * rounds_ - 1) * in_flight_;
   to_follow_ = per_slice_ * slices;
@@ -106,8 +142,7 @@ Prediction::Prediction(const algo::Algorithm& algorithm, const Workload& work, c
     more_.left_out = with(folds_, left_out(runs_, true));
     add_loads(&ends_);
     add_loads(&more_);
-    whole_.busy_ns =
-        more_.busy_ns + std::max(0.0, more_.busy_ns - ends_.busy_ns) * steps_left_out();
+    add_steps_left_out();
   }
   bound_ns_ = kSureShare * whole_.busy_ns * static_cast<double>(slice_count_);
 }
@@ -217,7 +252,7 @@ void Prediction::add_loads(ProgramPart* to) const {
   } else {
     ranks = sampled_;
     // The stream gives the operations of a rank once.
-    for (const Rank rank : slowest_) {
+    for (const Rank rank : busiest_) {
       if (std::find(sampled_.begin(), sampled_.end(), rank) == sampled_.end()) {
         ranks.push_back(rank);
       }
@@ -227,6 +262,26 @@ void Prediction::add_loads(ProgramPart* to) const {
   if (!stream.status().ok()) return;
   to->busy_ns = static_cast<double>(loads.busiest()) / 1000;
   to->loads = std::move(loads);
+}
+
+// Each core and each card goes on in the steps that are left out as in those that are measured.
+void Prediction::add_steps_left_out() {
+  const double times = steps_left_out();
+  const auto add = [&](const std::vector<Picoseconds>& ends, const std::vector<Picoseconds>& more) {
+    std::vector<Picoseconds> whole(more);
+    for (size_t i = 0; i < std::min(ends.size(), more.size()); ++i) {
+      const double left = more[i] > ends[i] ? static_cast<double>(more[i] - ends[i]) * times : 0;
+      whole[i] += static_cast<Picoseconds>(left);
+      const double busy_ns = static_cast<double>(whole[i]) / 1000;
+      if (busy_ns <= whole_.busy_ns) continue;
+      whole_.busy_ns = busy_ns;
+      left_ns_ = left / 1000;
+    }
+    return whole;
+  };
+  whole_.loads.cores = add(ends_.loads.cores, more_.loads.cores);
+  whole_.loads.cards_out = add(ends_.loads.cards_out, more_.loads.cards_out);
+  whole_.loads.cards_in = add(ends_.loads.cards_in, more_.loads.cards_in);
 }
 
 double Prediction::steps_left_out() const {
@@ -312,8 +367,8 @@ Prediction::Estimate Prediction::followed(uint64_t rounds, const ProgramPart& pa
 // Negative: the programs do not end.
 Prediction::Estimate Prediction::of_few_steps(double limit_ns) {
   const double times = steps_left_out();
-  const double left_ns = kSureShare * std::max(0.0, more_.busy_ns - ends_.busy_ns) * times *
-                         static_cast<double>(slice_count_);  // of the others, at least
+  // Of the others, at least.
+  const double left_ns = kSureShare * left_ns_ * static_cast<double>(slice_count_);
   Estimate more = followed(rounds_, more_, limit_ns - left_ns);
   if (more.ns < 0) return more;
   if (more.at_least) {
@@ -322,7 +377,7 @@ Prediction::Estimate Prediction::of_few_steps(double limit_ns) {
   }
   const Estimate ends = followed(rounds_, ends_, std::numeric_limits<double>::infinity());
   if (ends.ns < 0) return {};
-  return {std::max({more.ns + (more.ns - ends.ns) * times, more.ns + left_ns,
+  return {std::max({more.ns + (more.ns - ends.ns) * times, more.ns + left_ns, bound_ns_,
                     more.busy_ns + (more.busy_ns - ends.busy_ns) * times})};
 }
 
@@ -331,7 +386,7 @@ double Prediction::in_lockstep() const {
   const uint64_t slices = std::min(slice_count_, 2 * in_flight_);
   double most = 0;
   std::vector<Rank> ranks = {0, 1, n / 2, n - 1, work_.problem.root};
-  if (!slowest_.empty()) ranks.push_back(slowest_[0]);
+  if (!busiest_.empty()) ranks.push_back(busiest_[0]);
   for (const Rank rank : ranks) {
     if (rank >= n) continue;
     most = std::max(most, lockstep_ns(algorithm_, work_, costs_, rank, slices));

@@ -57,6 +57,7 @@ class Prediction {
   void leave_out_folds();
   uint64_t tolerated() const;
   void add_loads(ProgramPart* part) const;
+  void add_steps_left_out();
   double steps_left_out() const;  // for each that is measured
   PathTime follow(uint64_t slices, const ProgramPart& of, double ns_max);
   Estimate followed(uint64_t rounds, const ProgramPart& part, double limit_ns);
@@ -73,7 +74,7 @@ class Prediction {
   uint64_t in_flight_;
   uint64_t budget_;
   std::vector<Rank> sampled_;
-  std::vector<Rank> slowest_;  // some of the host with the slowest network; empty: all are alike
+  std::vector<Rank> busiest_;  // some of the network card with the most to do; empty: all are alike
   uint64_t per_slice_ = 0;     // operations of the ranks that are followed
   uint64_t operands_per_slice_ = 0;
   // Folds of very many operands, which are not followed, and what one rank needs for them.
@@ -85,6 +86,8 @@ class Prediction {
   ProgramPart whole_;
   ProgramPart ends_;  // of runs_
   ProgramPart more_;  // with some steps between them
+  // Of a slice, in the steps that neither has: of the core or card that is the busiest of all.
+  double left_ns_ = 0;
   double bound_ns_ = 0;
   uint64_t operations_ = 0;
 };

@@ -198,27 +198,27 @@ uint32_t signals_of(const Candidate& candidate, const Request& request) {
 }
 
 // Of the candidates over mapped memory that take about as long as `best`, one with the fewest
-// signals.
+// signals; `best` if there is none.
 const Candidate* fewest_signals(const std::vector<Candidate>& candidates, const Candidate& best,
                                 const Request& request) {
-  if (algo::uses_messages(*best.algorithm)) return &best;
-  const Candidate* found = &best;
+  const Candidate* found = algo::uses_messages(*best.algorithm) ? nullptr : &best;
   for (const Candidate& candidate : candidates) {
     if (candidate.excluded != nullptr || algo::uses_messages(*candidate.algorithm) ||
         candidate.predicted_ns > kAboutTheSame * best.predicted_ns) {
       continue;
     }
-    if (signals_of(candidate, request) < signals_of(*found, request)) found = &candidate;
+    if (found == nullptr || signals_of(candidate, request) < signals_of(*found, request)) {
+      found = &candidate;
+    }
   }
-  return found;
+  return found == nullptr ? &best : found;
 }
 
 }  // namespace
 
 std::vector<const algo::Algorithm*> candidates_for(
     std::span<const algo::Algorithm* const> algorithms, const algo::Problem& problem) {
-  std::vector<const algo::Algorithm*> mapped;
-  std::vector<const algo::Algorithm*> messages;
+  std::vector<const algo::Algorithm*> candidates;
   for (const algo::Algorithm* algorithm : algorithms) {
     if (algorithm->collective != problem.collective || algorithm->lengths < problem.lengths ||
         !algorithm->supports(problem)) {
@@ -230,13 +230,12 @@ std::vector<const algo::Algorithm*> candidates_for(
         std::ranges::equal(problem.numa_of_rank, problem.cache_of_rank)) {
       continue;
     }
-    if (algo::uses_messages(*algorithm)) {
-      messages.push_back(algorithm);
-    } else if (algorithm->needs_user_windows ? problem.inputs_mapped : problem.mapped) {
-      mapped.push_back(algorithm);
+    if (algo::uses_messages(*algorithm) ||
+        (algorithm->needs_user_windows ? problem.inputs_mapped : problem.mapped)) {
+      candidates.push_back(algorithm);
     }
   }
-  return mapped.empty() ? messages : mapped;
+  return candidates;
 }
 
 namespace {

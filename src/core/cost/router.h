@@ -74,16 +74,15 @@ struct Decision {
 Workload work_of(const algo::Algorithm& algorithm, const Request& request);
 
 // The algorithms that can run, without those that are another one with more copies where each host
-// has one rank: where memory is mapped, messages over the same memory would only
-// copy once more, so that algorithms of messages are left out unless there are no others.
+// has one rank.
 std::vector<const algo::Algorithm*> candidates_for(
     std::span<const algo::Algorithm* const> algorithms, const algo::Problem& problem);
 
 // `candidates`: algorithms that the caller could run, of the request's collective; empty: all that
 // are registered for it. `rules` may be nullptr. Precedence: forced, preferred, rule, measured in
 // earlier runs (if the predicted choice was measured, too, and is slower by more than
-// kLearnedGainMin), prediction (the first of the candidates with the least time; over mapped
-// memory, one with fewer signals that takes at most 10 % longer). A preferred algorithm and one
+// kLearnedGainMin), prediction (the first of the candidates with the least time; where memory is
+// mapped, the one with the fewest signals of those over it that take at most 10 % longer). A preferred algorithm and one
 // that a rule names are ignored where they cannot be used, and the reason says so.
 // kInvalidArgument: `forced` is unknown. kUnsupported: the forced algorithm cannot be used, or none
 // can.

@@ -68,8 +68,9 @@ struct TaskTimes {
 };
 
 struct Table {
-  // 2: l3_bytes is the size of one cache; before, it could be the sum of several.
-  static constexpr uint32_t kVersion = 2;
+  // 2: l3_bytes is the size of one cache; before, it could be the sum of several. 3: slots and
+  // windows of shared memory with both cores at work; before, with one.
+  static constexpr uint32_t kVersion = 3;
   static constexpr uint32_t kVersionReadMin = 1;
 
   uint64_t topology_hash = 0;  // of the machine that was measured; 0: built in

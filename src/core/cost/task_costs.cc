@@ -71,9 +71,9 @@ TaskCosts::TaskCosts(const Workload& work, const Table& table)
 }
 
 // The extra time for reading or writing a byte of a peer's memory rather than the rank's own.
-double TaskCosts::extra_of_peer(Rank self, const sched::Ref& ref) const {
+// `regime`: of the operation.
+double TaskCosts::extra_of_peer(Rank self, const sched::Ref& ref, Regime regime) const {
   if (ref.rank == self) return 0;
-  const Regime regime = in_user_buffer(ref) ? user_ : in_flight_;
   return std::max(0.0, at(link(self, ref.rank).window_ns_per_byte, regime) -
                            at(times_.copy_ns_per_byte, regime));
 }
@@ -81,26 +81,28 @@ double TaskCosts::extra_of_peer(Rank self, const sched::Ref& ref) const {
 Picoseconds TaskCosts::copy(Rank self, const sched::Ref& dst, const sched::Ref& src,
                             uint64_t bytes) const {
   const Regime regime = in_user_buffer(dst) || in_user_buffer(src) ? user_ : in_flight_;
-  const double ns_per_byte =
-      at(times_.copy_ns_per_byte, regime) + extra_of_peer(self, src) + extra_of_peer(self, dst);
+  const double ns_per_byte = at(times_.copy_ns_per_byte, regime) +
+                             extra_of_peer(self, src, regime) + extra_of_peer(self, dst, regime);
   return ps_of_ns(static_cast<double>(bytes) * ns_per_byte * share_) + operation();
 }
 
 Picoseconds TaskCosts::reduce(Rank self, const sched::Ref& dst,
                               std::span<const sched::Ref> operands, uint64_t bytes) const {
   bool in_user_buffers = in_user_buffer(dst);
-  double ns_per_byte = extra_of_peer(self, dst);
   // Folds of very many operands are of local ones.
-  uint32_t elsewhere = 0;
+  uint32_t elsewhere = dst.rank ^ self;
   for (const sched::Ref& operand : operands) {
     in_user_buffers |= in_user_buffer(operand);
     elsewhere |= operand.rank ^ self;
   }
-  for (const sched::Ref& operand : operands) {
-    if (elsewhere == 0) break;
-    ns_per_byte += extra_of_peer(self, operand);
-  }
   const Regime regime = in_user_buffers ? user_ : in_flight_;
+  double ns_per_byte = 0;
+  if (elsewhere != 0) {
+    ns_per_byte = extra_of_peer(self, dst, regime);
+    for (const sched::Ref& operand : operands) {
+      ns_per_byte += extra_of_peer(self, operand, regime);
+    }
+  }
   ns_per_byte += times_.reduce_of(static_cast<uint32_t>(operands.size()), regime);
   return ps_of_ns(static_cast<double>(bytes) * ns_per_byte * share_) + operation();
 }

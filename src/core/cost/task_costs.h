@@ -84,7 +84,7 @@ class TaskCosts final : public MemoryCosts {
   Regime regime_of_messages(Link link) const;
   const LinkCosts& of_link(Link link) const { return of_link_[static_cast<size_t>(link)]; }
   const LinkTimes& link(Rank a, Rank b) const { return times_.link(layout_.link(a, b)); }
-  double extra_of_peer(Rank self, const sched::Ref& ref) const;
+  double extra_of_peer(Rank self, const sched::Ref& ref, Regime regime) const;
 
   const TaskTimes& times_;
   RankLayout layout_;

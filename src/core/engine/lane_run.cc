@@ -30,7 +30,7 @@ void LaneRun::start(const LanePlan& plan, const Call& call, uint32_t call_finger
   const uint64_t scratch = plan.scratch_bytes();
   const uint64_t wanted = scratch + (call.scaled ? plan.input_bytes_ : 0) + 64;
   if (arena_bytes_ < wanted) {
-    arena_.reset(new unsigned char[wanted]);
+    arena_.reset(static_cast<unsigned char*>(::operator new(wanted, kArenaAlignment)));
     arena_bytes_ = wanted;
   }
   input_ = static_cast<const unsigned char*>(call.input);

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <optional>
 #include <vector>
 
@@ -105,6 +106,12 @@ class LaneRun final : public Run {
   unsigned char* address(const Lane& lane, const LanePlace& place) const;
   void finish();
 
+  // To the lines of the processor, like the slots of a transport.
+  static constexpr std::align_val_t kArenaAlignment{64};
+  struct ArenaDelete {
+    void operator()(unsigned char* memory) const { ::operator delete(memory, kArenaAlignment); }
+  };
+
   const LanePlan* plan_ = nullptr;
   const Call* call_ = nullptr;
   uint32_t mark_ = 0;
@@ -119,7 +126,7 @@ class LaneRun final : public Run {
   std::vector<uint64_t> signals_;  // [slice in flight][index], counted over the slices run there
   std::vector<const void*> sources_;
   std::vector<TreeOperand> tree_operands_;
-  std::unique_ptr<unsigned char[]> arena_;
+  std::unique_ptr<unsigned char, ArenaDelete> arena_;
   uint64_t arena_bytes_ = 0;
 };
 

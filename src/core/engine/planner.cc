@@ -367,7 +367,7 @@ void Planner::add_not_offered(const cost::Request& request, cost::Decision* deci
       return "not offered: where each host has one rank, another one does the same with fewer "
              "copies";
     }
-    return "not offered: copies once more than what works in mapped memory";
+    return "needs user windows";
   };
   for (const algo::Algorithm* algorithm : all) {
     if (algorithm->collective != problem.collective) continue;

@@ -25,7 +25,12 @@ namespace {
 
 constexpr std::array<uint64_t, cost::kRegimeCount> kRegimeBytes = {64 * 1024, 1024 * 1024,
                                                                    8 * 1024 * 1024};
+// Moved from one rank to the other for a figure: those of kRegimeBytes, several times.
+constexpr std::array<uint64_t, cost::kRegimeCount> kMovedBytes = {2 * 1024 * 1024, 4 * 1024 * 1024,
+                                                                  8 * 1024 * 1024};
 constexpr uint32_t kRounds = 5;
+// Of which the first touches the memory.
+constexpr std::array<uint32_t, cost::kRegimeCount> kMovingRounds = {10, 8, 4};
 constexpr uint32_t kPingCount = 200;
 constexpr uint64_t kSlotBytes = 32 * 1024;
 constexpr double kRoundNs = 50e6;  // the most that a round of pings may take
@@ -106,14 +111,12 @@ void probe_own_core(cost::TaskTimes* into) {
 
 class PairProbe {
  public:
-  PairProbe(Context& context, const MappedPair& pair, const cost::ByRegime& copy_ns_per_byte,
-            uint64_t deadline_ns, const ProbeWatch& watch)
+  PairProbe(Context& context, const MappedPair& pair, uint64_t deadline_ns, const ProbeWatch& watch)
       : context_(context),
         pair_(pair),
         patience_(context, peer(), deadline_ns, [this] { return told(); }),
         watch_(watch),
-        messages_(context, peer(), patience_),
-        copy_ns_per_byte_(copy_ns_per_byte) {}
+        messages_(context, peer(), patience_) {}
 
   // One rank leads; the other does what it is asked until it is told to stop. After that, neither
   // accesses the other's memory.
@@ -129,12 +132,12 @@ class PairProbe {
  private:
   // The next request of the leader: a number that grows by one, a Step in its lowest bits, above it
   // a count. The other answers with the same word.
-  enum Step : uint64_t { kMeet = 1, kDrain = 2, kMessages = 3, kStop = 4 };
+  enum Step : uint64_t { kMeet = 1, kStaging = 2, kMessages = 3, kStop = 4, kLongMessages = 5 };
   static constexpr uint64_t kStepBits = 8;
   static constexpr uint64_t kCountBits = 8;
   static constexpr uint64_t kFailed = UINT64_MAX;
-  static constexpr uint64_t kTimeAt = 2048;  // in the other's staging
-  static constexpr uint64_t kSlotAt = 4096;  // in the leader's
+  static constexpr uint64_t kMovedAt = 2048;
+  static constexpr uint64_t kSlotAt = 4096;
 
   bool leads() const { return context_.rank == pair_.leader; }
   Rank peer() const { return leads() ? pair_.other : pair_.leader; }
@@ -152,10 +155,9 @@ class PairProbe {
                   fmt::format("the start-up probe: it has failed on rank {}", peer()));
   }
 
-  // Waits until the other rank's word is one that `is_it` accepts.
+  // Waits until a word of the other rank is one that `is_it` accepts.
   template <class Accept>
-  Status wait_for(const Accept& is_it, uint64_t* word) {
-    const std::atomic<uint64_t>& theirs = word_of(peer());
+  Status wait_for(const std::atomic<uint64_t>& theirs, const Accept& is_it, uint64_t* word) {
     for (uint32_t tries = 1;; ++tries) {
       *word = theirs.load(std::memory_order_acquire);
       if (is_it(*word)) return Status();
@@ -173,7 +175,8 @@ class PairProbe {
   }
   Status answered() {
     uint64_t word = 0;
-    return wait_for([this](uint64_t shown) { return shown == asked_; }, &word);
+    return wait_for(
+        word_of(peer()), [this](uint64_t shown) { return shown == asked_; }, &word);
   }
   Status meet(Step step = kMeet) {
     ask(step);
@@ -196,7 +199,7 @@ class PairProbe {
       count = pings_that_fit(one_way_ns);
     }
     link->signal_ns = least;
-    WEIR_RETURN_IF_ERROR(slots(link));
+    WEIR_RETURN_IF_ERROR(moving(link));
     WEIR_RETURN_IF_ERROR(messages(link));
     return meet(kStop);
   }
@@ -206,26 +209,74 @@ class PairProbe {
         std::clamp(kRoundNs / (2 * one_way_ns + 1), 1.0, static_cast<double>(kPingCount)));
   }
 
-  // The leader writes what the other has read before, the other reads what the leader has written.
-  Status slots(cost::LinkTimes* link) {
-    const auto own = slot_buffer();
-    if (own == nullptr) return Status(Code::kNoMemory, "the start-up probe's buffer");
-    double fill = 1e18;
-    double drain = 1e18;
-    for (uint32_t round = 0; round < 4 * kRounds && (round == 0 || has_time()); ++round) {
-      const uint64_t begin = now_ns();
-      copy_bytes(context_.staging(pair_.leader) + kSlotAt, own.get(), kSlotBytes, true);
-      fill = std::min(fill, static_cast<double>(now_ns() - begin));
-      WEIR_RETURN_IF_ERROR(meet(kDrain));
-      double drained = 0;
-      std::memcpy(&drained, context_.staging(pair_.other) + kTimeAt, sizeof drained);
-      drain = std::min(drain, drained);
+  // Per byte, with both cores at work, as in a program: one moves data out of its buffer while the
+  // other moves what came before into its own. By messages, and through staging, with the stores
+  // that are better there.
+  Status moving(cost::LinkTimes* link) {
+    for (uint64_t r = 0; r < cost::kRegimeCount; ++r) {
+      double message = kUnknown;
+      double staging = kUnknown;
+      for (uint32_t round = 0; round < kMovingRounds[r] && (round == 0 || has_time()); ++round) {
+        if (round == 1) message = staging = kUnknown;
+        WEIR_RETURN_IF_ERROR(moved(kLongMessages, r, false, &message));
+        for (const bool streams : {false, true}) {
+          WEIR_RETURN_IF_ERROR(moved(kStaging, r, streams, &staging));
+        }
+      }
+      link->slot_in_ns_per_byte[r] = link->slot_out_ns_per_byte[r] = message;
+      link->window_ns_per_byte[r] = staging;
     }
-    for (size_t r = 0; r < cost::kRegimeCount; ++r) {
-      const double memory = std::max(1e-4, 0.5 * copy_ns_per_byte_[r]);
-      link->slot_in_ns_per_byte[r] = std::max(fill / kSlotBytes, memory);
-      link->slot_out_ns_per_byte[r] = std::max(drain / kSlotBytes, memory);
-      link->window_ns_per_byte[r] = std::max(drain / kSlotBytes, memory);
+    return Status();
+  }
+  Status moved(Step step, uint64_t regime, bool streams, double* least) {
+    if (!make_buffer()) return no_memory();
+    const uint64_t begin = now_ns();
+    ask(step, regime << 1 | (streams ? 1 : 0));
+    WEIR_RETURN_IF_ERROR(move(step, regime, streams));
+    WEIR_RETURN_IF_ERROR(answered());
+    const auto bytes = static_cast<double>(kMovedBytes[regime]);
+    *least = std::min(*least, static_cast<double>(now_ns() - begin) / bytes);
+    return Status();
+  }
+  // This rank's part of it.
+  Status move(Step step, uint64_t regime, bool streams) {
+    const uint64_t bytes = kRegimeBytes[regime];
+    moved_slots_ = 0;
+    for (uint64_t at = 0; at < kMovedBytes[regime]; at += bytes) {
+      WEIR_RETURN_IF_ERROR(step == kStaging ? through_staging(bytes, streams)
+                                            : messages_.move(bytes, leads(), false));
+    }
+    return Status();
+  }
+
+  // How many slots a rank has written or read in this turn of this pair.
+  std::atomic<uint64_t>& moved_of(Rank rank) const {
+    return *reinterpret_cast<std::atomic<uint64_t>*>(context_.staging(rank) + kMovedAt);
+  }
+  uint64_t moved_word(uint64_t count) const {
+    return uint64_t{pair_.number + 1} << 56 | (turn_ & 0xffffff) << 32 | count;
+  }
+  Status through_staging(uint64_t bytes, bool streams) {
+    const uint64_t slots = std::max<uint64_t>(1, (context_.staging_bytes - kSlotAt) / kSlotBytes);
+    unsigned char* const ring = context_.staging(pair_.leader) + kSlotAt;
+    const bool cached = bytes != kRegimeBytes.back();
+    for (uint64_t at = 0; at < bytes; at += kSlotBytes) {
+      // The least count of the peer at which this rank may go on.
+      const uint64_t from =
+          leads() ? moved_slots_ + 1 - std::min(moved_slots_ + 1, slots) : moved_slots_ + 1;
+      uint64_t word = 0;
+      const auto has_come = [&](uint64_t shown) {
+        return from == 0 || (shown >= moved_word(from) && shown <= moved_word(UINT32_MAX));
+      };
+      WEIR_RETURN_IF_ERROR(wait_for(moved_of(peer()), has_come, &word));
+      unsigned char* const slot = ring + moved_slots_ % slots * kSlotBytes;
+      unsigned char* const own = buffer_.get() + at;
+      if (leads()) {
+        copy_bytes(slot, own, kSlotBytes, streams);
+      } else {
+        copy_bytes(own, slot, kSlotBytes, !cached);
+      }
+      moved_of(context_.rank).store(moved_word(++moved_slots_), std::memory_order_release);
     }
     return Status();
   }
@@ -264,23 +315,23 @@ class PairProbe {
   }
 
   Status serve() {
-    const auto own = slot_buffer();
-    if (own == nullptr) return Status(Code::kNoMemory, "the start-up probe's buffer");
+    if (!make_buffer()) return no_memory();
     for (;;) {
       ++turn_;
       uint64_t asked = 0;
       WEIR_RETURN_IF_ERROR(wait_for(
+          word_of(peer()),
           [this](uint64_t shown) { return shown >> (kStepBits + kCountBits) == turn_; }, &asked));
       switch (asked & ((1u << kStepBits) - 1)) {
         case kMeet:
         case kStop:
           break;
-        case kDrain: {
-          const uint64_t begin = now_ns();
-          copy_bytes(own.get(), context_.staging(pair_.leader) + kSlotAt, kSlotBytes, false);
-          // The leader makes the table: the other tells it how long the reading took.
-          const auto drain = static_cast<double>(now_ns() - begin);
-          std::memcpy(context_.staging(pair_.other) + kTimeAt, &drain, sizeof drain);
+        case kStaging:
+        case kLongMessages: {
+          const uint64_t which = asked >> kStepBits & ((1u << kCountBits) - 1);
+          if (which >> 1 >= cost::kRegimeCount) return refused();
+          WEIR_RETURN_IF_ERROR(
+              move(static_cast<Step>(asked & ((1u << kStepBits) - 1)), which >> 1, which & 1));
           break;
         }
         case kMessages: {
@@ -293,23 +344,28 @@ class PairProbe {
           break;
         }
         default:
-          return Status(Code::kRefused,
-                        fmt::format("the start-up probe: rank {} asks rank {} for a measurement "
-                                    "that it does not know; do both run the same version of Weir?",
-                                    pair_.leader, pair_.other));
+          return refused();
       }
       own_word().store(asked, std::memory_order_release);
       if ((asked & ((1u << kStepBits) - 1)) == kStop) return Status();
     }
   }
 
-  static std::unique_ptr<unsigned char, FreeDeleter> slot_buffer() {
-    std::unique_ptr<unsigned char, FreeDeleter> buffer(
-        static_cast<unsigned char*>(std::aligned_alloc(4096, kSlotBytes)));
-    if (buffer != nullptr) std::memset(buffer.get(), 1, kSlotBytes);
-    return buffer;
+  Status refused() const {
+    return Status(Code::kRefused,
+                  fmt::format("the start-up probe: rank {} asks rank {} for a measurement that it "
+                              "does not know; do both run the same version of Weir?",
+                              pair_.leader, pair_.other));
   }
+  bool make_buffer() {
+    if (buffer_ != nullptr) return true;
+    buffer_.reset(static_cast<unsigned char*>(std::aligned_alloc(4096, kRegimeBytes.back())));
+    if (buffer_ != nullptr) std::memset(buffer_.get(), 1, kRegimeBytes.back());
+    return buffer_ != nullptr;
+  }
+  static Status no_memory() { return Status(Code::kNoMemory, "the start-up probe's buffer"); }
 
+  static constexpr double kUnknown = 1e18;
   Context& context_;
   const MappedPair pair_;
   ProbePatience patience_;
@@ -318,14 +374,15 @@ class PairProbe {
   uint64_t began_ns_ = 0;  // the ranks have met
   uint64_t turn_ = 0;
   uint64_t asked_ = 0;
-  const cost::ByRegime copy_ns_per_byte_;
+  std::unique_ptr<unsigned char, FreeDeleter> buffer_;
+  uint64_t moved_slots_ = 0;  // in this turn
 };
 
 }  // namespace
 
 Status probe_mapped_pair(Context& context, const MappedPair& pair, uint64_t deadline_ns,
                          const ProbeWatch& watch, cost::LinkTimes* link, bool* complete) {
-  PairProbe probe(context, pair, cost::built_in_table().times.copy_ns_per_byte, deadline_ns, watch);
+  PairProbe probe(context, pair, deadline_ns, watch);
   return probe.run(link, complete);
 }
 
@@ -335,7 +392,7 @@ Result<cost::Table> probe_tasks(Context& context, uint64_t topology_hash, uint64
   *complete = true;
   probe_own_core(&table.times);
   if (context.rank_count > 1 && context.mapped()) {
-    PairProbe probe(context, MappedPair(), table.times.copy_ns_per_byte, deadline_ns, watch);
+    PairProbe probe(context, MappedPair(), deadline_ns, watch);
     cost::LinkTimes& link = table.times.link(cost::Link::kShmSharedCache);
     const cost::LinkTimes built_in = link;
     WEIR_RETURN_IF_ERROR(probe.run(&link, complete));

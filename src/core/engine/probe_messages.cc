@@ -110,7 +110,14 @@ Status ProbeMessages::recv(void* data, uint64_t bytes) {
 }
 
 Status ProbeMessages::move(uint64_t bytes, bool sends, bool naps) {
-  if (buffer_.size() < bytes) buffer_.assign(bytes, 1);
+  if (buffer_bytes_ < bytes) {
+    constexpr uint64_t kPageBytes = 4096;
+    const uint64_t pages = (bytes + kPageBytes - 1) / kPageBytes;
+    buffer_.reset(static_cast<unsigned char*>(std::aligned_alloc(kPageBytes, pages * kPageBytes)));
+    if (buffer_ == nullptr) return Status(Code::kNoMemory, "the start-up probe's buffer");
+    std::memset(buffer_.get(), 1, pages * kPageBytes);
+    buffer_bytes_ = bytes;
+  }
   const weir_transport_caps_t& caps = context_.transport->caps;
   const uint32_t lanes = std::max(1u, std::min(kInFlight, program_lanes(caps)));
   const uint32_t first = caps.lane_count > 1 ? kFirstProgramLane : kMessageLane;
@@ -119,7 +126,7 @@ Status ProbeMessages::move(uint64_t bytes, bool sends, bool naps) {
     const uint32_t lane = index % lanes;
     WEIR_RETURN_IF_ERROR(wait(&slots_[lane], naps));
     const uint64_t part = std::min<uint64_t>(kMessageSliceBytes, bytes - at);
-    WEIR_RETURN_IF_ERROR(post(&slots_[lane], sends, first + lane, buffer_.data() + at, part));
+    WEIR_RETURN_IF_ERROR(post(&slots_[lane], sends, first + lane, buffer_.get() + at, part));
   }
   for (Slot& slot : slots_) WEIR_RETURN_IF_ERROR(wait(&slot, naps));
   return Status();

@@ -7,8 +7,9 @@
 
 #include <array>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
-#include <vector>
+#include <memory>
 
 #include "core/base/status.h"
 #include "core/engine/context.h"
@@ -54,6 +55,9 @@ class ProbeMessages {
 
  private:
   static constexpr uint32_t kInFlight = 4;  // lanes, used as by a LaneRun
+  struct FreeDeleter {
+    void operator()(unsigned char* memory) const { std::free(memory); }
+  };
   struct Slot {
     weir_transport_op_t op{};
     bool posted = false;  // not complete
@@ -68,7 +72,8 @@ class ProbeMessages {
   std::array<Slot, kInFlight> slots_;
   Slot small_slot_;
   std::array<unsigned char, kSmallBytes> small_{};
-  std::vector<unsigned char> buffer_;
+  std::unique_ptr<unsigned char, FreeDeleter> buffer_;  // of whole pages, as a program's may be
+  uint64_t buffer_bytes_ = 0;
 };
 
 }  // namespace weir::engine

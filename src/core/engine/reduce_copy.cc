@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "hwy/cache_control.h"
+#include "net/copy.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace weir {
@@ -59,7 +60,7 @@ void copy_bytes(void* dst, const void* src, size_t bytes, bool streaming) {
   constexpr size_t kStepBytes = 256;  // four of the widest vectors
   if (bytes == 0 || dst == src) return;
   if (!streaming || bytes < kStepBytes + kLineBytes) {
-    std::memcpy(dst, src, bytes);
+    net::copy(dst, src, bytes);
     return;
   }
   auto* to = static_cast<uint8_t*>(dst);

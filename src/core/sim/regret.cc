@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "core/cost/run_ahead.h"
 #include "core/cost/task_costs.h"
 #include "core/sim/simulator.h"
 
@@ -17,6 +18,8 @@ Result<Regret> regret(const cost::Request& request, const cost::Decision& decisi
   // The time; nothing if it is longer than `time_max_ns` (0: any) or needs too many events.
   const auto time_of = [&](const algo::Algorithm& algorithm,
                            double time_max_ns) -> Result<std::optional<double>> {
+    // A call among many: simulated alone, the ranks that wait here would not send work ahead.
+    if (const auto ahead = cost::run_ahead_ns(algorithm, request.work, table)) return ahead;
     Options options;
     options.tasks = &tasks;
     options.slicing = cost::work_of(algorithm, request).slicing;

@@ -11,6 +11,7 @@
 #include <new>
 #include <vector>
 
+#include "net/copy.h"
 #include "weir/plugin.h"
 
 namespace weir::plugins::self {
@@ -182,7 +183,7 @@ weir_result_t mismatch(const Instance* self, Lane* lane, uint64_t sent, uint64_t
 }
 
 void copy(void* target, const void* source, uint64_t bytes) {
-  if (bytes != 0) memcpy(target, source, bytes);
+  if (bytes != 0) net::copy(target, source, bytes);
 }
 
 weir_result_t send(weir_transport_t* instance, uint32_t peer, uint32_t lane_index, const void* data,

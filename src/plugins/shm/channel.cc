@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "net/copy.h"
+
 namespace weir::plugins::shm {
 namespace {
 
@@ -169,7 +171,7 @@ void Channel::drive_send() {
     const uint64_t left = op->bytes - op->done_bytes;
     const uint64_t wanted = std::max(round_up(op->bytes / kSlotCount, 64), kPartBytesMin);
     const uint64_t part = std::min({left, wanted, uint64_t{slot_bytes_}});
-    memcpy(slot(), data + op->done_bytes, part);
+    net::copy(slot(), data + op->done_bytes, part);
     line.bytes = op->bytes;
     line.part_bytes = part;
     line.tag.store(tag_of(number_, op->done_bytes == 0 ? kFirst : kNext),
@@ -205,7 +207,7 @@ void Channel::drive_recv() {
       if (part == 0 || part > slot_bytes_ || part > bytes - op->done_bytes) {
         return fail_all(WEIR_ERROR_INTERNAL);
       }
-      memcpy(data + op->done_bytes, slot(), part);
+      net::copy(data + op->done_bytes, slot(), part);
       ++slot_number_;
       credit_->slots.store(slot_number_, std::memory_order_release);
     }

@@ -94,6 +94,32 @@ TEST(Router, OfAboutTheSameTimesTheOneWithFewerSignalsIsTaken) {
             decision.value().candidates[1].predicted_ns);
 }
 
+// Messages through slots that both cores share, or staging: what is predicted to be faster.
+TEST(Router, WhereMemoryIsMappedMessagesAreChosenOnlyIfTheyArePredictedToBeFaster) {
+  for (const Collective collective :
+       {Collective::kBroadcast, Collective::kGather, Collective::kScatter}) {
+    for (const double message : {0.02, 0.2}) {
+      Table table = built_in_table();
+      LinkTimes& link = table.times.link(Link::kShmSharedCache);
+      link.window_ns_per_byte = {0.1, 0.1, 0.1};
+      link.slot_in_ns_per_byte = link.slot_out_ns_per_byte = {message, message, message};
+      table.times.copy_ns_per_byte = {0.02, 0.02, 0.02};
+      Request r = request(collective, 2, 16 << 20);
+      r.work.slicing = {.slice_bytes = 128 << 10, .in_flight = 4};
+      const auto candidates = candidates_for(algo::all_algorithms(), r.work.problem);
+      const auto decision = choose(r, candidates, table, nullptr);
+      ASSERT_TRUE(decision.ok());
+      EXPECT_EQ(algo::uses_messages(*decision.value().algorithm), message < 0.1)
+          << decision.value().algorithm->name << ' ' << message;
+      // Small data, and about the same time, need none.
+      r.work.bytes = 8;
+      const auto small = choose(r, candidates, table, nullptr);
+      ASSERT_TRUE(small.ok());
+      EXPECT_FALSE(algo::uses_messages(*small.value().algorithm));
+    }
+  }
+}
+
 // Both signal twice then: an agreement on windows comes before either.
 TEST(Router, WhereAllBuffersLieInWindowsTwoRanksUseThemWhereverTheirCoresAre) {
   for (const Collective collective : {Collective::kAllReduce, Collective::kReduceScatter,
@@ -106,6 +132,8 @@ TEST(Router, WhereAllBuffersLieInWindowsTwoRanksUseThemWhereverTheirCoresAre) {
         LinkTimes& link = table.times.link(Link::kShmSharedCache);
         link.signal_ns = signal_ns;
         link.window_ns_per_byte = {window, window, window};
+        // Messages copy twice.
+        link.slot_in_ns_per_byte = link.slot_out_ns_per_byte = link.window_ns_per_byte;
         for (uint64_t bytes = 16 << 10; bytes <= 64 << 20; bytes *= 4) {
           Request r = request(collective, 2, bytes);
           r.work.problem.inputs_mapped = r.work.problem.outputs_mapped = true;

@@ -101,7 +101,7 @@ TEST_F(Planning, AnAlgorithmThatNobodyKnowsByNameIsOfferedWhatItSaysThatItCanDo)
   EXPECT_EQ(offered(uneven(Collective::kAllGather), 4, {&equal_only}), Names{});
 }
 
-TEST_F(Planning, TwoRanksAreOfferedEachAlgorithmOverMappedMemory) {
+TEST_F(Planning, TwoRanksAreOfferedEachAlgorithmOverMappedMemoryAndOfMessages) {
   const auto all = algo::all_algorithms();
   Call call;
   call.collective = Collective::kReduce;
@@ -109,7 +109,9 @@ TEST_F(Planning, TwoRanksAreOfferedEachAlgorithmOverMappedMemory) {
   unsigned char segment[64];  // a plan that is bound touches none of it
   context_.segment_base = segment;
   context_.staging_bytes = 2 << 20;
-  EXPECT_EQ(offered(call, 2, {all.begin(), all.end()}), (Names{"direct", "direct_two_phase"}));
+  EXPECT_EQ(
+      offered(call, 2, {all.begin(), all.end()}),
+      (Names{"direct", "direct_two_phase", "chain", "binomial", "double_binary_tree", "ordered"}));
 }
 
 TEST_F(Planning, AnAllToAllVIsChosenByCostAmongAllThatTakeItsLengths) {

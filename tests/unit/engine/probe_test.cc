@@ -248,6 +248,28 @@ TEST(PairProbe, TheCachesAreThoseThatSysShows) {
   EXPECT_EQ(table.times.l3_bytes, caches.last_bytes);
 }
 
+// What both ways of moving data take, each with both ranks at work.
+TEST(PairProbe, MessagesAndStagingAreMeasuredInEachRegime) {
+  Pair pair;
+  pair.share_memory();
+  cost::Table table;
+  pair.run([&, deadline = now_ns() + 60'000 * kMillisecond](Rank rank) {
+    auto found = probe_tasks(pair.contexts[rank], 7, deadline, {}, &pair.complete[rank]);
+    if (rank == 0 && found.ok()) table = found.value();
+    return found.ok() ? Status() : found.status();
+  });
+  ASSERT_TRUE(pair.statuses[0].ok()) << pair.statuses[0].text();
+  if (!pair.complete[0]) GTEST_SKIP() << "the machine is busy";
+  const cost::LinkTimes& link = table.times.link(cost::Link::kShmSharedCache);
+  for (size_t r = 0; r < cost::kRegimeCount; ++r) {
+    EXPECT_GT(link.window_ns_per_byte[r], 0);
+    EXPECT_LT(link.window_ns_per_byte[r], 1000);
+    EXPECT_GT(link.slot_in_ns_per_byte[r], 0);
+    EXPECT_LT(link.slot_in_ns_per_byte[r], 1000);
+    EXPECT_EQ(link.slot_in_ns_per_byte[r], link.slot_out_ns_per_byte[r]);
+  }
+}
+
 // On a busy machine, one of several attempts.
 TEST(PairProbe, WhatIsMeasuredOnThisMachineIsPlausible) {
   std::string reason = "nothing was measured in full";
