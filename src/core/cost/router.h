@@ -82,8 +82,9 @@ std::vector<const algo::Algorithm*> candidates_for(
 // are registered for it. `rules` may be nullptr. Precedence: forced, preferred, rule, measured in
 // earlier runs (if the predicted choice was measured, too, and is slower by more than
 // kLearnedGainMin), prediction (the first of the candidates with the least time; where memory is
-// mapped, the one with the fewest signals of those over it that take at most 10 % longer). A preferred algorithm and one
-// that a rule names are ignored where they cannot be used, and the reason says so.
+// mapped, the one with the fewest signals of those over it that take at most 10 % longer).
+// A preferred algorithm and one that a rule names are ignored where they cannot be used, and the
+// reason says so.
 // kInvalidArgument: `forced` is unknown. kUnsupported: the forced algorithm cannot be used, or none
 // can.
 Result<Decision> choose(const Request& request, std::span<const algo::Algorithm* const> candidates,
