@@ -34,8 +34,11 @@ bool goes_direct(const Operation& operation) {
 
 bool goes_by_stream(const Operation& operation) {
   const StreamMemory* memory = operation.comm->devices().stream_memory().get();
-  if (memory == nullptr || operation.count == 0 || operation.options.need_sibling()) return false;
-  return is_copy(operation.kind) || (is_reduction(operation.kind) && memory->reduces());
+  if (memory == nullptr || operation.options.need_sibling()) return false;
+  // Also messages without data, which keep the order of their pair.
+  if (is_message(operation.kind)) return memory->has_kernels();
+  if (operation.count == 0) return false;
+  return is_copy(operation.kind) || (is_reduction(operation.kind) && memory->has_kernels());
 }
 
 DirectChoice direct_choice_here() {

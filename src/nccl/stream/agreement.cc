@@ -129,8 +129,9 @@ Outcome agree_on_devices(const char* function, Comm& comm) {
   if (memory == nullptr && !reason.empty()) {
     explain(comm, fmt::format("collectives on device memory go through host memory: rank {}: {}",
                               comm.rank(), reason));
-  } else if (memory != nullptr && !memory->reduces() && !reason.empty()) {
-    explain(comm, fmt::format("device memory is reduced through host memory: rank {}: {}",
+  } else if (memory != nullptr && !memory->has_kernels() && !reason.empty()) {
+    explain(comm, fmt::format("device memory is reduced through host memory, and messages pass "
+                              "there, too: rank {}: {}",
                               comm.rank(), reason));
   }
   if (memory != nullptr) {

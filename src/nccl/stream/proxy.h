@@ -57,13 +57,21 @@ struct TaskChain {
   TaskChain() = default;
   ~TaskChain() {
     // So that they may be used again; not where a stream may still write to them.
-    if (words == nullptr || words->mailboxes[0].rung() != last_ended()) return;
-    words->mailboxes[0] = words->mailboxes[1] = {};
+    if (words == nullptr || !is_over(kCollectives) || !is_over(kMessages)) return;
+    for (size_t i = 0; i < kWords; ++i) words->mailboxes[i] = {};
   }
   TaskChain(const TaskChain&) = delete;
   TaskChain& operator=(const TaskChain&) = delete;
-  uint32_t last_ended() const {
-    return std::atomic_ref(words->mailboxes[0].done).load(std::memory_order_acquire);
+
+  // Of calls that are work of the stream alone, by kind: the first mailbox of the two that each
+  // kind has in `words`.
+  static constexpr size_t kCollectives = 0;
+  static constexpr size_t kMessages = 2;
+  static constexpr size_t kWords = 4;
+  // The latest call that has begun has ended.
+  bool is_over(size_t kind) const {
+    Mailbox& it = words->mailboxes[kind];
+    return it.rung() == std::atomic_ref(it.done).load(std::memory_order_acquire);
   }
 
   std::shared_ptr<Staging> staging;
@@ -71,7 +79,8 @@ struct TaskChain {
   std::shared_ptr<StreamEvent> last;  // the end of the latest task
   std::shared_ptr<CallsInFlight> calls;
   std::shared_ptr<Staging> words;   // of calls that are work of the stream alone
-  uint32_t last_call = 0;           // the number of the latest
+  uint32_t last_call = 0;           // the number of the latest collective
+  uint32_t last_message = 0;        // and of the latest group's messages
   std::shared_ptr<Staging> pinned;  // for their plain memory of the host
 };
 
@@ -157,7 +166,8 @@ class Proxy : public StreamWork, public std::enable_shared_from_this<Proxy> {
   void keep(const std::shared_ptr<GraphTasks>& graph_tasks);
   bool has_only_held_tasks() const;
   bool has_work() const {
-    return !tasks_.empty() || !watches_.empty() || !graph_tasks_.empty() || enqueueing_ > 0;
+    return !tasks_.empty() || !watches_[0].empty() || !watches_[1].empty() ||
+           !graph_tasks_.empty() || enqueueing_ > 0;
   }
 
   std::mutex enqueue_lock_;
@@ -168,7 +178,7 @@ class Proxy : public StreamWork, public std::enable_shared_from_this<Proxy> {
   std::mutex lock_;
   std::condition_variable changed_;
   std::deque<std::shared_ptr<ProxyTask>> tasks_;
-  std::deque<std::shared_ptr<StreamWatch>> watches_;
+  std::deque<std::shared_ptr<StreamWatch>> watches_[StreamWatch::kOrders];
   std::vector<std::shared_ptr<GraphTasks>> graph_tasks_;
   int enqueueing_ = 0;
   bool serving_ = false;
