@@ -11,12 +11,6 @@
 
 namespace weir::nccl {
 
-// Below this size the exchange of addresses takes longer than the copies that it saves.
-inline constexpr size_t kDirectBytesMin = size_t{64} << 10;
-
-// Whether both ranks of a message try it, as they have agreed.
-bool goes_direct(const Operation& operation);
-
 // Whether an operation is work of its stream alone, on all ranks (stream_call.h, message_call.h).
 bool goes_by_stream(const Operation& operation);
 

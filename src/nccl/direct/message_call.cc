@@ -103,26 +103,23 @@ std::vector<MessageCall::Order> MessageCall::orders_of(const std::vector<Operati
 Outcome MessageCall::find_places(const std::vector<Operation>& operations,
                                  std::vector<char*>* places) {
   size_t bytes = 0;
-  for (const Operation& it : operations) {
+  for (size_t i = 0; i < operations.size(); ++i) {
+    const Operation& it = operations[i];
     char* const buffer = buffer_of(it);
     places->push_back(buffer);
     if (bytes_of(it) == 0) continue;
     const bool plain = cuda::is_unknown(driver_, buffer);
     if (!plain && !is_of_another_device(driver_, buffer)) continue;
-    // The offset, until the memory is there.
-    bounces_.push_back({buffer, nullptr, bytes_of(it), it.kind == OperationKind::kSend, plain});
+    bounces_.push_back({i, buffer, nullptr, bytes_of(it), it.kind == OperationKind::kSend, plain});
     bytes += aligned(bytes_of(it));
   }
   if (bounces_.empty()) return {};
   Outcome outcome = get_staging(driver_, function_, 1, bytes, &staging_->pinned);
   if (!outcome.ok()) return outcome;
   char* next = staging_->pinned->bytes;
-  auto bounce = bounces_.begin();
-  for (size_t i = 0; i < places->size() && bounce != bounces_.end(); ++i) {
-    if (bounce->buffer != (*places)[i] || bytes_of(operations[i]) == 0) continue;
-    bounce->pinned = (*places)[i] = next;
-    next += aligned(bounce->bytes);
-    ++bounce;
+  for (Bounce& it : bounces_) {
+    it.pinned = (*places)[it.operation] = next;
+    next += aligned(it.bytes);
   }
   return {};
 }

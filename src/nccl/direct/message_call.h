@@ -79,6 +79,7 @@ class MessageCall {
  private:
   // What is copied from or to the kernel's place of a message.
   struct Bounce {
+    size_t operation;
     char* buffer;
     char* pinned;
     uint64_t bytes;

@@ -355,10 +355,6 @@ Outcome prepare(const Driver& driver, const Batch& batch, Part& part) {
     // Alone: nothing else waits for the stream.
     const bool alone = batch.parts.size() == 1 && collectives.empty() && messages.empty();
     part.task = plan_task(std::move(others), alone, on_device, &driver);
-    if (part.task->copied_by_proxy) {
-      outcome = part.proxy->queue(driver, function, &part.task->queue);
-      if (!outcome.ok()) return outcome;
-    }
   }
   part.proxy->enqueue_begins(driver);
   part.begun = true;
@@ -763,7 +759,7 @@ uint64_t wanted_chunk_bytes() {
 
 bool must_cut(const Operation& operation) {
   const uint64_t chunk_bytes = operation.comm->devices().chunk_bytes();
-  return (chunk_bytes > 0 && cut(operation, chunk_bytes).slice_count > 1) || goes_direct(operation);
+  return chunk_bytes > 0 && cut(operation, chunk_bytes).slice_count > 1;
 }
 
 Outcome run_cut(std::vector<Operation> operations) {

@@ -74,21 +74,6 @@ void leave_before_cuda(const cuda::Driver& driver) {
   if (!std::exchange(it.registered, true)) (void)std::atexit(leave_at_exit);
 }
 
-Outcome Proxy::queue(const cuda::Driver& driver, const char* function,
-                     std::shared_ptr<DeviceQueue>* queue) {
-  cuda::Context context = nullptr;
-  (void)driver.cuCtxGetCurrent(&context);
-  for (const auto& known : queues_) {
-    if (known->context() == context) {
-      *queue = known;
-      return {};
-    }
-  }
-  Outcome outcome = DeviceQueue::make(driver, function, queue);
-  if (outcome.ok()) queues_.push_back(*queue);
-  return outcome;
-}
-
 void Proxy::enqueue_begins(const cuda::Driver& driver) {
   leave_before_cuda(driver);
   std::unique_lock lock(lock_);

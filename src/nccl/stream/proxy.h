@@ -7,7 +7,7 @@
 // Tasks of one communicator follow each other in stream order, whatever their streams, and so share
 // one staging (TaskChain).
 //
-// Thread-safe, except chains and queues, which are used under enqueue_lock().
+// Thread-safe, except chains, which are used under enqueue_lock().
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,6 @@
 #include "nccl/comm/comm.h"
 #include "nccl/cuda/driver.h"
 #include "nccl/cuda/staging.h"
-#include "nccl/direct/device_queue.h"
 #include "nccl/stream/calls_in_flight.h"
 #include "nccl/stream/proxy_task.h"
 #include "nccl/stream/stream_watch.h"
@@ -114,9 +113,6 @@ class Proxy : public StreamWork, public std::enable_shared_from_this<Proxy> {
   // Held by the thread that enqueues, from before its first call to CUDA until the task is added.
   std::mutex& enqueue_lock() { return enqueue_lock_; }
   TaskChain& chain() { return chain_; }
-  // For the current context; made at the first call. Under enqueue_lock().
-  Outcome queue(const cuda::Driver& driver, const char* function,
-                std::shared_ptr<DeviceQueue>* queue);
 
   // Starts the thread if there is none; it stays until enqueue_ends. Waits while kTasksMax tasks
   // are enqueued. Throws when no thread can be started.
@@ -173,7 +169,6 @@ class Proxy : public StreamWork, public std::enable_shared_from_this<Proxy> {
   std::mutex enqueue_lock_;
   TaskChain chain_;
   bool lost_ = false;
-  std::vector<std::shared_ptr<DeviceQueue>> queues_;
 
   std::mutex lock_;
   std::condition_variable changed_;
