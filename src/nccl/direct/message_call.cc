@@ -218,13 +218,13 @@ void MessageCall::copy(const Bounce& it) {
 }
 
 Outcome MessageCall::enqueue_kernel() {
-  enqueue_check();
-  set(started_, number_);
-  if (gate_ != nullptr && outcome_.ok()) {
+  if (gate_ != nullptr) {
     hold("cuStreamWaitValue32",
          driver_.cuStreamWaitValue32_v2(stream_, address(gate_), 1, cuda::kWaitEqual));
     set(gate_, 0);
   }
+  enqueue_check();
+  set(started_, number_);
   for (const Bounce& it : bounces_) {
     if (it.sends) copy(it);
   }
