@@ -10,6 +10,13 @@
 namespace weir::nccl::test {
 namespace {
 
+class NcclDirectMessagesProcesses : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (WEIR_TEST_HAS_KERNELS == 0) GTEST_SKIP() << "built without nvcc, so without kernels";
+  }
+};
+
 // To the next rank, from the one before, in a group.
 void pass_round(ncclComm_t comm, int rank, int n, size_t count, int seed,
                 Kind kind = Kind::kAllocated) {
@@ -30,7 +37,7 @@ void pass_round(ncclComm_t comm, int rank, int n, size_t count, int seed,
   EXPECT_CUDA(cuStreamDestroy_v2(stream));
 }
 
-TEST(NcclDirectMessagesProcesses, ReceiveFromEachOthersDevices) {
+TEST_F(NcclDirectMessagesProcesses, ReceiveFromEachOthersDevices) {
   EXPECT_EQ(run_processes(3,
                           [](int rank, ncclComm_t first) {
                             ncclComm_t comm = use_device_in(first, rank, rank % 2);
@@ -46,7 +53,7 @@ TEST(NcclDirectMessagesProcesses, ReceiveFromEachOthersDevices) {
             std::vector<int>(3, 0));
 }
 
-TEST(NcclDirectMessagesProcesses, ReceiveFromMemoryMadeByMapping) {
+TEST_F(NcclDirectMessagesProcesses, ReceiveFromMemoryMadeByMapping) {
   if (!descriptors_can_be_taken()) GTEST_SKIP() << kNoDescriptors;
   EXPECT_EQ(run_processes(2,
                           [](int rank, ncclComm_t first) {
@@ -63,7 +70,7 @@ TEST(NcclDirectMessagesProcesses, ReceiveFromMemoryMadeByMapping) {
             std::vector<int>(2, 0));
 }
 
-TEST(NcclDirectMessagesProcesses, AMessageMayLieInAllocationsSideBySide) {
+TEST_F(NcclDirectMessagesProcesses, AMessageMayLieInAllocationsSideBySide) {
   if (!descriptors_can_be_taken()) GTEST_SKIP() << kNoDescriptors;
   EXPECT_EQ(run_processes(2,
                           [](int rank, ncclComm_t first) {
@@ -82,7 +89,7 @@ TEST(NcclDirectMessagesProcesses, AMessageMayLieInAllocationsSideBySide) {
 }
 
 // Buffers are never mapped by the peer.
-TEST(NcclDirectMessagesProcesses, ReceiveFromMemoryThatCannotBeHandedOver) {
+TEST_F(NcclDirectMessagesProcesses, ReceiveFromMemoryThatCannotBeHandedOver) {
   EXPECT_EQ(run_processes(2,
                           [](int rank, ncclComm_t first) {
                             ncclComm_t comm = use_device_in(first, rank, 0);
@@ -99,7 +106,7 @@ TEST(NcclDirectMessagesProcesses, ReceiveFromMemoryThatCannotBeHandedOver) {
             std::vector<int>(2, 0));
 }
 
-TEST(NcclDirectMessagesProcesses, AMessageOfAPeerThatHasDiedReleasesTheStream) {
+TEST_F(NcclDirectMessagesProcesses, AMessageOfAPeerThatHasDiedReleasesTheStream) {
   const auto statuses = run_processes(3, [](int rank, ncclComm_t first) {
     ncclComm_t comm = use_device_in(first, rank, 0);
     pass_round(comm, rank, 3, kCount, 1);

@@ -14,7 +14,13 @@
 namespace weir::nccl::test {
 namespace {
 
-using NcclDirectMessages = DirectTest;
+class NcclDirectMessages : public DirectTest {
+ protected:
+  void SetUp() override {
+    if (WEIR_TEST_HAS_KERNELS == 0) GTEST_SKIP() << "built without nvcc, so without kernels";
+    DirectTest::SetUp();
+  }
+};
 using NcclDirectMessageGraphs = NcclDirectMessages;
 using NcclDirectMessageFaults = NcclDirectMessages;
 
