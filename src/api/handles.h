@@ -64,11 +64,6 @@ namespace weir {
 weir_result_t device_message(bool sends, weir_comm_t comm, void* buffer, size_t count,
                              weir_datatype_t type, int peer, int device, weir_request_t* request);
 
-// A small exchange of a message from device to device, of `message_bytes`: as weir_send or
-// weir_recv of bytes. Texts about it name that message.
-weir_result_t message_for_direct(bool sends, weir_comm_t comm, void* buffer, size_t bytes, int peer,
-                                 size_t message_bytes, weir_request_t* request);
-
 // As weir_all_gather of bytes, for what ranks tell each other when they make or change a
 // communicator; texts say so.
 weir_result_t gather_for_setup(weir_comm_t comm, const void* send, void* recv, size_t bytes);

@@ -213,7 +213,7 @@ weir_result_t collective(const Ask& ask, Collective kind, size_t block_count, in
 
 weir_result_t message(const char* function, bool sends, weir_comm_t comm, void* buffer,
                       size_t count, weir_datatype_t type, int peer, weir_request_t* out,
-                      int device = -1, size_t announced_bytes = 0) {
+                      int device = -1) {
   if (!is_right_type_and_count(type, count, 1)) [[unlikely]] {
     return wrong(comm, function, wrong_type_or_count(type, count, 1));
   }
@@ -234,7 +234,6 @@ weir_result_t message(const char* function, bool sends, weir_comm_t comm, void* 
     request.kind = sends ? RequestKind::kSend : RequestKind::kRecv;
     request.peer = static_cast<Rank>(peer);
     request.bytes = bytes;
-    request.announced_bytes = announced_bytes;
     request.known_device = device;
     request.call.input = buffer;
     request.call.output = buffer;
@@ -288,15 +287,6 @@ weir_result_t weir::gather_for_setup(weir_comm_t comm, const void* send, void* r
         {"all_gather", comm, send, recv, bytes, WEIR_UINT8, nullptr, weir::engine::Purpose::kSetup},
         Collective::kAllGather, n, 0, nullptr,
         [n](size_t one) { return Sides{.send_bytes = one, .recv_bytes = n * one}; });
-  });
-}
-
-weir_result_t weir::message_for_direct(bool sends, weir_comm_t comm, void* buffer, size_t bytes,
-                                       int peer, size_t message_bytes, weir_request_t* request) {
-  return guarded_operation(request, [&] {
-    WEIR_CHECK_COMM(comm, sends ? "send" : "recv");
-    return message(sends ? "send" : "recv", sends, comm, buffer, bytes, WEIR_UINT8, peer, request,
-                   -1, message_bytes);
   });
 }
 

@@ -246,6 +246,52 @@ void alias(const char* priority_text) {
   flags[0] = 1;
 }
 
+// ---- Whether a kernel that runs holds up the streams behind it ----------------------------------
+
+// A kernel that runs until a word is not 0; nullptr: the driver refuses it.
+Handle load_spinning_kernel() {
+  constexpr const char* kText =
+      ".version 6.3\n.target sm_75\n.address_size 64\n.visible .entry spin(.param .u64 word) {\n"
+      ".reg .u64 %address;\n.reg .u32 %value;\n.reg .pred %zero;\n"
+      "ld.param.u64 %address, [word];\nagain:\nld.volatile.global.u32 %value, [%address];\n"
+      "setp.eq.u32 %zero, %value, 0;\n@%zero bra again;\nret;\n}\n";
+  Handle module = nullptr;
+  Handle kernel = nullptr;
+  if (cu("cuModuleLoadData", &module, static_cast<const void*>(kText)) != 0) return nullptr;
+  if (cu("cuModuleGetFunction", &kernel, module, static_cast<const char*>("spin")) != 0)
+    return nullptr;
+  return kernel;
+}
+
+void running(const char* /*unused*/) {
+  const Flags flags;
+  const Handle kernel = load_spinning_kernel();
+  if (kernel == nullptr) {
+    std::printf("running connections=%s kernel=refused model=-\n", connections().c_str());
+    return;
+  }
+  const Handle runs = new_stream();
+  const Handle other = new_stream();
+  const Handle last = new_stream();
+  DeviceAddress word = flags.address(0);
+  void* arguments[] = {&word};
+  need(cu("cuLaunchKernel", kernel, 1U, 1U, 1U, 32U, 1U, 1U, 0U, runs,
+          static_cast<void**>(arguments), static_cast<void**>(nullptr)),
+       "cuLaunchKernel");
+  write_value(other, flags, 1, 1);
+  sleep_ms(200);
+  const bool passes = flags[1].load() == 1;
+  // What waits for the end of the kernel stands before this one.
+  write_value(runs, flags, 2, 1);
+  write_value(last, flags, 3, 1);
+  sleep_ms(200);
+  std::printf("running connections=%s kernel=runs behind_kernel=%s behind_its_end=%s",
+              connections().c_str(), passes ? "goes_on" : "stuck",
+              flags[3].load() == 1 ? "goes_on" : "stuck");
+  say_model(passes, "that what stands behind a kernel goes on");
+  flags[0] = 1;
+}
+
 // ---- How much goes into a stream that waits, and whether others may submit then -----------------
 
 void depth(const char* kind_text) {
@@ -618,6 +664,7 @@ constexpr Experiment kExperiments[] = {
     {"calls", calls},     {"times", times},
     {"graph", graph},     {"legacy", legacy},
     {"leaving", leaving}, {"two_processes", two_processes},
+    {"running", running},
 };
 
 struct Run {
@@ -632,6 +679,7 @@ constexpr Run kRuns[] = {
     {"CUDA_DEVICE_MAX_CONNECTIONS=32", "alias", "0"},
     {"CUDA_DEVICE_MAX_CONNECTIONS=1", "alias", "0"},
     {"CUDA_DEVICE_MAX_CONNECTIONS=1", "alias", "-5"},
+    {"CUDA_DEVICE_MAX_CONNECTIONS=1", "running", ""},
     {nullptr, "depth", "kernel"},
     {nullptr, "depth", "copy_on_device"},
     {nullptr, "depth", "copy_to_host"},

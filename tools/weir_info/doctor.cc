@@ -226,21 +226,18 @@ const char* remedy_of_transport(const std::string& name) {
 // Whether Weir's communicators copy directly between devices.
 Check judge_direct(const InstalledDriver& driver, const std::string& direct) {
   const char* subject = "device to device";
-  constexpr uint32_t kAnyQueues = 0;  // the job's environment may be another one
-  const nccl::DirectChoice choice = nccl::direct_choice(direct, driver.stand_in, kAnyQueues);
-  if (choice == nccl::DirectChoice::kCollectives) {
-    return {Verdict::kGood, subject,
-            "collectives directly on one machine; messages through host memory: " +
-                nccl::reason_of(choice),
-            ""};
-  }
-  if (choice != nccl::DirectChoice::kOn) {
+  const nccl::DirectChoice choice = nccl::direct_choice(direct, driver.stand_in);
+  if (!nccl::is_allowed(choice)) {
     return {Verdict::kGood, subject, "through host memory: " + nccl::reason_of(choice), ""};
   }
   if (driver.stand_in) return {Verdict::kGood, subject, "directly on one machine", ""};
+  if (!nccl::is_demanded(choice)) {
+    return {Verdict::kGood, subject,
+            "directly on one machine, but not where ranks share a process and a device", ""};
+  }
   return {Verdict::kNote, subject, "directly on one machine: WEIR_DIRECT=1",
-          "with a real driver a message can hang when the program launches a kernel for the "
-          "first time, or many ahead: unset WEIR_DIRECT"};
+          "ranks that share a process, a device and its hardware queues may wait for each other "
+          "for ever: unset WEIR_DIRECT"};
 }
 
 }  // namespace

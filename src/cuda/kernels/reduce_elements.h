@@ -12,15 +12,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "cuda/kernels/qualifiers.h"
 #include "cuda/kernels/reduce_arguments.h"
-
-#ifdef __CUDACC__
-#define WEIR_KERNEL __device__ __forceinline__
-#define WEIR_KERNEL_APART __device__ __noinline__  // long, and rarely called
-#else
-#define WEIR_KERNEL inline
-#define WEIR_KERNEL_APART inline
-#endif
 
 namespace weir::kernels {
 

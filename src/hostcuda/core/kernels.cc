@@ -4,6 +4,8 @@
 #include <cxxabi.h>
 #include <dlfcn.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -12,9 +14,11 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <unordered_map>
 #include <utility>
 
+#include "cuda/kernels/message_host.h"
 #include "cuda/kernels/reduce_host.h"
 
 namespace weir::hostcuda {
@@ -25,6 +29,7 @@ struct HostKernel {
   weir_hostcuda_kernel function = nullptr;
   void* context = nullptr;
   std::vector<size_t> argument_bytes;
+  void (*waits)(const weir_hostcuda_launch& launch, const Cancel& cancel) = nullptr;
 };
 
 struct Kernels {
@@ -45,14 +50,36 @@ void run_reduction(const weir_hostcuda_launch* launch, void* context) {
                           uint64_t{launch->grid[0]} * launch->block[0]);
 }
 
+// Waits for the kernels of other ranks.
+void move_messages(const weir_hostcuda_launch& launch, const Cancel& cancel) {
+  constexpr int kYields = 200;
+  constexpr int kLooksPerNap = 50;
+  constexpr int kDoublingsMax = 4;
+  constexpr std::chrono::microseconds kNapMin{20};
+  kernels::MessageMover mover(*static_cast<const kernels::MessageArguments*>(launch.arguments[0]));
+  bool any_moved = false;
+  int looks = 0;
+  while (!mover.advance(&any_moved) && !cancel.load()) {
+    looks = any_moved ? 0 : looks + 1;
+    if (looks <= kYields) {
+      if (looks > 0) std::this_thread::yield();
+      continue;
+    }
+    const int doublings = std::min((looks - kYields) / kLooksPerNap, kDoublingsMax);
+    std::this_thread::sleep_for(kNapMin * (1 << doublings));
+  }
+}
+
 Kernels* make_kernels() {
   static uint32_t types[kernels::kReduceCount];
   auto* const made = new Kernels;
   for (uint32_t type = 0; type < kernels::kReduceCount; ++type) {
     types[type] = type;
     made->functions[kernels::kReduceNames[type]] = {
-        run_reduction, &types[type], {sizeof(kernels::ReduceArguments)}};
+        run_reduction, &types[type], {sizeof(kernels::ReduceArguments)}, nullptr};
   }
+  made->functions[kernels::kMessageName] = {
+      nullptr, nullptr, {sizeof(kernels::MessageArguments)}, move_messages};
   return made;
 }
 
@@ -124,7 +151,8 @@ void ask_finders(Kernels& known, const std::string& name, weir_hostcuda_finder l
     if (finder(plain.c_str(), &given, context) == 0 || given.kernel == nullptr) continue;
     answer = {
         given.kernel, given.context,
-        std::vector<size_t>(given.argument_bytes, given.argument_bytes + given.argument_count)};
+        std::vector<size_t>(given.argument_bytes, given.argument_bytes + given.argument_count),
+        nullptr};
     return;
   }
 }
@@ -210,6 +238,7 @@ Error make_kernel(const void* symbol, const LaunchShape& shape, void* const* arg
   operation->name = name;
   operation->function = kernel.function;
   operation->context = kernel.context;
+  operation->waits = kernel.waits;
   std::memcpy(operation->launch.grid, shape.grid, sizeof shape.grid);
   std::memcpy(operation->launch.block, shape.block, sizeof shape.block);
   operation->launch.shared_bytes = shape.shared_bytes;
@@ -232,7 +261,8 @@ int weir_hostcuda_register_kernel(const char* name, weir_hostcuda_kernel kernel,
   auto& known = all_kernels();
   const std::lock_guard lock(known.mutex);
   known.functions[name] = {kernel, context,
-                           std::vector<size_t>(argument_bytes, argument_bytes + argument_count)};
+                           std::vector<size_t>(argument_bytes, argument_bytes + argument_count),
+                           nullptr};
   return 0;
 }
 

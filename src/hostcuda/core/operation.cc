@@ -108,7 +108,7 @@ void run(const FillOperation& operation) {
   }
 }
 
-void run(const KernelOperation& operation, const Device& device) {
+void run(const KernelOperation& operation, const Device& device, const Cancel& cancel) {
   std::vector<void*> arguments;
   for (const auto& argument : operation.arguments) {
     arguments.push_back(const_cast<char*>(argument.data()));
@@ -117,7 +117,11 @@ void run(const KernelOperation& operation, const Device& device) {
   launch.device = device.index;
   launch.argument_count = arguments.size();
   launch.arguments = arguments.data();
-  operation.function(&launch, operation.context);
+  if (operation.waits != nullptr) {
+    operation.waits(launch, cancel);
+  } else {
+    operation.function(&launch, operation.context);
+  }
 }
 
 size_t extent(size_t width, size_t height, size_t depth, size_t pitch, size_t slice) {
@@ -265,7 +269,7 @@ void execute(const Operation& operation, Device& device, const Cancel& cancel) {
     const HostFunctionScope scope(device);
     host->function(host->data);
   } else if (const auto* kernel = std::get_if<KernelOperation>(&operation)) {
-    run(*kernel, device);
+    run(*kernel, device, cancel);
   }
 }
 

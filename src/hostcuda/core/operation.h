@@ -86,6 +86,8 @@ struct KernelOperation {
   std::string name;
   weir_hostcuda_kernel function = nullptr;
   void* context = nullptr;
+  // Of a kernel that waits for others: instead of `function`; returns once it is cancelled.
+  void (*waits)(const weir_hostcuda_launch& launch, const Cancel& cancel) = nullptr;
   weir_hostcuda_launch launch{};
   std::vector<std::vector<char>> arguments;  // copies of the launch's arguments
 };

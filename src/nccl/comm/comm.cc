@@ -266,7 +266,6 @@ bool Comm::streams_idle() const {
 void Comm::stream_failed(const Outcome& outcome) {
   if (broken()) return;  // by an earlier error
   (void)report(outcome, this);
-  couple_failures();
   fail(outcome);
 }
 
@@ -425,18 +424,6 @@ void Comm::add_sibling(const std::string& name, weir_comm_t made) {
   siblings_.emplace(name, made);
   has_siblings_.store(true, std::memory_order_release);
   if (stopped_here()) weir_comm_abort(made);
-}
-
-void Comm::set_answers(weir_comm_t made) {
-  add_sibling("answers of devices", made);
-  devices_.set_answers(made);
-}
-
-void Comm::couple_failures() {
-  weir_comm_t answers = devices_.answers();
-  if (answers == nullptr) return;
-  weir()->comm->fail_with(*answers->comm);
-  answers->comm->fail_with(*weir()->comm);
 }
 
 int Comm::passes(int peer, const void* buffer) const {

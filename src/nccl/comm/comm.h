@@ -158,10 +158,6 @@ class Comm {
   bool broken() const { return stopped_here() || failure_.load() != ncclSuccess; }
   DeviceState& devices() { return devices_; }
   const DeviceState& devices() const { return devices_; }
-  // Takes ownership of the communicator, and passes it to devices().set_answers.
-  void set_answers(weir_comm_t made);
-  // If this communicator or the one for answers has failed, fails the other one, too.
-  void couple_failures();
   // The device on which `buffer` lies, if the transport itself takes messages with `peer` there;
   // else -1.
   int passes(int peer, const void* buffer) const;

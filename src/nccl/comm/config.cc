@@ -140,8 +140,7 @@ bool Config::opens_signals_at_once() const {
 
 weir_comm_config_t Config::weir() const {
   weir_comm_config_t config = WEIR_COMM_CONFIG_INIT;
-  const char* timeout = std::getenv("WEIR_TIMEOUT_MS");
-  if (timeout == nullptr || *timeout == '\0') config.timeout_ms = kTimeoutMs;
+  config.timeout_ms = timeout_ms();
   if (!name.empty()) config.name = name.c_str();
   config.flags |= WEIR_COMM_HOST_MEMORY;  // device memory is staged by this library
   config.flags |= WEIR_COMM_NCCL_ARITHMETIC;

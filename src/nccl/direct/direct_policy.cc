@@ -24,18 +24,13 @@ bool is_copy(OperationKind kind) {
 
 }  // namespace
 
-bool goes_direct(const Operation& operation) {
-  if (!is_message(operation.kind) || operation.comm->devices().answers() == nullptr ||
-      operation.options.need_sibling()) {
-    return false;
-  }
-  return operation.count * element_bytes(operation.type) >= kDirectBytesMin;
-}
-
 bool goes_by_stream(const Operation& operation) {
   const StreamMemory* memory = operation.comm->devices().stream_memory().get();
-  if (memory == nullptr || operation.count == 0 || operation.options.need_sibling()) return false;
-  return is_copy(operation.kind) || (is_reduction(operation.kind) && memory->reduces());
+  if (memory == nullptr || operation.options.need_sibling()) return false;
+  // Also messages without data, which keep the order of their pair.
+  if (is_message(operation.kind)) return memory->has_kernels();
+  if (operation.count == 0) return false;
+  return is_copy(operation.kind) || (is_reduction(operation.kind) && memory->has_kernels());
 }
 
 DirectChoice direct_choice_here() {
@@ -44,8 +39,7 @@ DirectChoice direct_choice_here() {
   if (!direct_allowed()) return DirectChoice::kP2pDisabled;
   const Result<Settings>& settings = process_settings();
   // The call that needs the settings reports those that do not parse.
-  return direct_choice(settings.ok() ? settings.value().direct : "0", driver->is_stand_in,
-                       cuda::hardware_queue_count(*driver));
+  return direct_choice(settings.ok() ? settings.value().direct : "0", driver->is_stand_in);
 }
 
 void explain(const Comm& comm, const std::string& text) {

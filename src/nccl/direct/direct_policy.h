@@ -11,13 +11,7 @@
 
 namespace weir::nccl {
 
-// Below this size the exchange of addresses takes longer than the copies that it saves.
-inline constexpr size_t kDirectBytesMin = size_t{64} << 10;
-
-// Whether both ranks of a message try it, as they have agreed.
-bool goes_direct(const Operation& operation);
-
-// Whether a collective is work of its stream alone, on all ranks (stream_call.h).
+// Whether an operation is work of its stream alone, on all ranks (stream_call.h, message_call.h).
 bool goes_by_stream(const Operation& operation);
 
 // While a communicator is made: whether this process takes part.

@@ -144,7 +144,7 @@ Outcome StreamCall::prepare_host_copies(const Operation& operation,
 Outcome StreamCall::prepare(const Operation& operation) {
   if (!is_reduction(operation.kind)) return {};
   std::string reason;
-  const ReduceKernels* kernels = memory_->kernels(&reason);
+  const DeviceKernels* kernels = memory_->kernels(&reason);
   if (kernels == nullptr) {
     return {ncclUnhandledCudaError, fmt::format("{}: {}", function_, reason)};
   }

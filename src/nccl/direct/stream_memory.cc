@@ -24,8 +24,9 @@ using comm::StreamProgram;
 // What each rank tells the others.
 struct Entry {
   uint32_t ok;       // 1: it can take part so far
-  uint32_t reduces;  // 1: it has kernels
+  uint32_t kernels;  // 1: it has them
   uint64_t slot_bytes;
+  uint64_t message_slot_bytes;
   uint64_t context;      // in its process
   uint32_t connections;  // hardware queues of its device; 0: without an end
   DirectChoice choice;
@@ -107,6 +108,16 @@ uint64_t slot_bytes_wanted(Rank rank_count) {
   return std::max(slot, StreamProgram::slot_bytes_min(rank_count));
 }
 
+// So that the slots for messages take no more than those for collectives, where these are not the
+// least.
+uint64_t message_slot_bytes_wanted(Rank rank_count) {
+  const auto& settings = process_settings();
+  const auto bytes = settings.ok() ? static_cast<uint64_t>(settings.value().scratch_bytes) : 0;
+  const uint64_t slots = uint64_t{rank_count} * kernels::kMessageLanes * kernels::kMessageSlots;
+  const uint64_t slot = bytes / slots / kernels::kMessageAlign * kernels::kMessageAlign;
+  return std::clamp(slot, kernels::kMessageAlign, kernels::kMessageSlotBytesMax);
+}
+
 // Of the ranks of one process that share a device, one of those that have the fewest queues each.
 struct Sharing {
   size_t ranks = 0;  // 0: nobody shares one
@@ -164,7 +175,7 @@ bool StreamMemory::prepare(Comm& comm, uint64_t scratch_bytes, std::string* reas
     own_scratch_ = reinterpret_cast<char*>(static_cast<uintptr_t>(memory));
   }
   scratch_bytes_ = scratch_bytes;
-  reduces_ = reduce_kernels(driver_, reason) != nullptr;
+  has_kernels_ = device_kernels(driver_, reason) != nullptr;
   return true;
 }
 
@@ -177,8 +188,9 @@ Outcome StreamMemory::make(const char* function, Comm& comm, DirectChoice choice
   it->rank_ = me;
   Entry mine{};
   mine.slot_bytes = slot_bytes_wanted(n);
-  const uint64_t scratch_bytes =
-      (StreamProgram::kSlots + 1) * mine.slot_bytes + StreamProgram::kAlign;
+  mine.message_slot_bytes = message_slot_bytes_wanted(n);
+  const uint64_t scratch_bytes = (StreamProgram::kSlots + 1) * mine.slot_bytes +
+                                 StreamProgram::kAlign + n * kSlotsOfPair * mine.message_slot_bytes;
   mine.process = this_process();
   mine.connections = cuda::hardware_queue_count(*driver);
   mine.choice = choice;
@@ -204,15 +216,17 @@ Outcome StreamMemory::make(const char* function, Comm& comm, DirectChoice choice
     mine.context = reinterpret_cast<uintptr_t>(it->context_);
   }
   mine.ok = ok ? 1 : 0;
-  mine.reduces = it->reduces_ ? 1 : 0;
+  mine.kernels = it->has_kernels_ ? 1 : 0;
   std::vector<Entry> all(n);
   weir_result_t told = gather_for_setup(comm.weir(), &mine, all.data(), sizeof mine);
   if (told != WEIR_OK) return comm.outcome(function, told);
   it->slot_bytes_ = mine.slot_bytes;
+  it->message_slot_bytes_ = mine.message_slot_bytes;
   for (const Entry& one : all) {
     if (one.ok != 1) ok = false;
-    if (one.reduces != 1) it->reduces_ = false;
+    if (one.kernels != 1) it->has_kernels_ = false;
     it->slot_bytes_ = std::min(it->slot_bytes_, one.slot_bytes);
+    it->message_slot_bytes_ = std::min(it->message_slot_bytes_, one.message_slot_bytes);
   }
   if (const Sharing sharing = find_sharing(all); ok && sharing.ranks > 0) {
     const std::string what = fmt::format(
@@ -278,10 +292,10 @@ Outcome StreamMemory::make(const char* function, Comm& comm, DirectChoice choice
 StreamMemory::~StreamMemory() {
   const bool spoiled = spoiled_.load(std::memory_order_acquire);
   if (entered_ && !spoiled) flags_->leave();
-  for (const auto& [context, stream] : own_streams_) {
-    const cuda::ContextScope scope(driver_, nullptr, context);
+  for (const Own& own : own_streams_) {
+    const cuda::ContextScope scope(driver_, nullptr, own.context);
     const cuda::RelaxedCapture relaxed(driver_);
-    (void)driver_.cuStreamDestroy_v2(stream);
+    (void)driver_.cuStreamDestroy_v2(own.stream);
   }
   if (own_scratch_ == nullptr) return;
   try {
@@ -299,7 +313,7 @@ StreamMemory::~StreamMemory() {
   }
 }
 
-const ReduceKernels* StreamMemory::kernels(std::string* reason) {
+const DeviceKernels* StreamMemory::kernels(std::string* reason) {
   cuda::Context context = nullptr;
   (void)driver_.cuCtxGetCurrent(&context);
   std::lock_guard lock(lock_);
@@ -325,24 +339,24 @@ const ReduceKernels* StreamMemory::kernels(std::string* reason) {
       }
     }
   }
-  const ReduceKernels* found = reduce_kernels(driver_, reason);
+  const DeviceKernels* found = device_kernels(driver_, reason);
   if (found != nullptr) kernels_.emplace_back(context, found);
   return found;
 }
 
-Outcome StreamMemory::own_stream(const char* function, cuda::Stream* stream) {
+Outcome StreamMemory::own_stream(const char* function, OwnStream which, cuda::Stream* stream) {
   cuda::Context context = nullptr;
   (void)driver_.cuCtxGetCurrent(&context);
   std::lock_guard lock(lock_);
-  for (const auto& [known, made] : own_streams_) {
-    if (known != context) continue;
-    *stream = made;
+  for (const Own& own : own_streams_) {
+    if (own.context != context || own.which != which) continue;
+    *stream = own.stream;
     return {};
   }
   const cuda::RelaxedCapture relaxed(driver_);
   const cuda::Result result = driver_.cuStreamCreate(stream, cuda::kStreamNonBlocking);
   if (result != cuda::kSuccess) return cuda::failed(driver_, function, "cuStreamCreate", result);
-  own_streams_.emplace_back(context, *stream);
+  own_streams_.push_back({context, which, *stream});
   return {};
 }
 

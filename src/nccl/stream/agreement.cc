@@ -26,10 +26,10 @@ namespace {
 struct MemoryEntry {
   uint64_t chunk_bytes;  // 0: this rank has no CUDA
   uint64_t host;         // 0: not known
-  DirectChoice direct;   // kOn: it uses memory of devices directly
-  uint32_t passes;       // 1: its transport takes messages in device memory
-  uint64_t number;       // rank 0's: of the communicator
-  int64_t device;        // of the communicator
+  DirectChoice direct;
+  uint32_t zero;
+  uint64_t number;  // rank 0's: of the communicator
+  int64_t device;   // of the communicator
   ProcessNumber process;
 };
 
@@ -39,50 +39,16 @@ uint64_t number_of_next() {
   return uint64_t{random()} << 32 | random();
 }
 
-// Collective.
-Outcome make_answers(const char* function, Comm& comm) {
-  comm::CommOptions options;
-  options.timeout_ms = comm.config().timeout_ms();
-  options.name = comm.weir()->comm->name() + " (answers)";
-  options.host_memory = true;
-  auto made = comm.weir()->comm->split(0, comm.rank(), options);
-  if (!made.ok()) {
-    return {to_nccl(static_cast<weir_result_t>(made.status().code()), comm.stopped_here()),
-            fmt::format("{}, rank {} of {}: connecting for messages on device memory: {}", function,
-                        comm.rank(), comm.rank_count(), made.status().text())};
-  }
-  auto handle = std::make_unique<weir_comm>();
-  handle->comm = made.take();
-  comm.set_answers(handle.release());
-  return {};
-}
-
 // Rank 0 explains once why device memory goes through host memory, and by whose choice.
 void explain_choices(const Comm& comm, const std::vector<MemoryEntry>& all) {
   if (comm.rank() != 0) return;
-  for (const bool collectives : {true, false}) {
-    for (size_t rank = 0; rank < all.size(); ++rank) {
-      const DirectChoice choice = all[rank].direct;
-      if (choice == DirectChoice::kOn || choice == DirectChoice::kNoCuda ||
-          allows_collectives(choice) == collectives) {
-        continue;
-      }
-      explain(comm, fmt::format("{} copied through host memory: rank {}: {}",
-                                collectives ? "device memory is" : "messages on device memory are",
-                                rank, reason_of(choice)));
-      return;
-    }
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    const DirectChoice choice = all[rank].direct;
+    if (is_allowed(choice) || choice == DirectChoice::kNoCuda) continue;
+    explain(comm, fmt::format("device memory is copied through host memory: rank {}: {}", rank,
+                              reason_of(choice)));
+    return;
   }
-}
-
-bool passes_messages(const Comm& comm) {
-  for (int peer = 0; peer < comm.rank_count(); ++peer) {
-    if (peer != comm.rank() &&
-        comm.weir()->comm->messages().takes_device(static_cast<Rank>(peer), comm.device())) {
-      return true;
-    }
-  }
-  return false;
 }
 
 }  // namespace
@@ -90,24 +56,19 @@ bool passes_messages(const Comm& comm) {
 Outcome agree_on_devices(const char* function, Comm& comm) {
   const auto earlier = comm::ClockReading::now();
   const DirectChoice choice = comm.rank_count() > 1 ? direct_choice_here() : DirectChoice::kNoCuda;
-  const bool can = choice == DirectChoice::kOn;
-  const MemoryEntry mine{
-      wanted_chunk_bytes(), comm::host_tag(), choice,        can && passes_messages(comm) ? 1u : 0u,
-      number_of_next(),     comm.device(),    this_process()};
+  const MemoryEntry mine{wanted_chunk_bytes(), comm::host_tag(), choice,        0,
+                         number_of_next(),     comm.device(),    this_process()};
   std::vector<MemoryEntry> all(static_cast<size_t>(comm.rank_count()));
   const weir_result_t told = gather_for_setup(comm.weir(), &mine, all.data(), sizeof mine);
   if (told != WEIR_OK) return comm.outcome(function, told);
   uint64_t least = 0;
   bool direct = comm.rank_count() > 1;
-  bool messages = true;
   bool one_process = true;
   for (const MemoryEntry& it : all) {
     if (it.chunk_bytes != 0 && (least == 0 || it.chunk_bytes < least)) least = it.chunk_bytes;
     const bool here = it.process == all[0].process;
     one_process = one_process && here;
-    messages = messages && it.passes == 0 && it.direct == DirectChoice::kOn;
-    direct = direct && allows_collectives(it.direct) &&
-             (here || (it.host != 0 && it.host == all[0].host));
+    direct = direct && is_allowed(it.direct) && (here || (it.host != 0 && it.host == all[0].host));
   }
   comm.devices().agree({least, one_process});
   std::vector<Neighbors::Rank> here;
@@ -121,16 +82,16 @@ Outcome agree_on_devices(const char* function, Comm& comm) {
   }
   explain_choices(comm, all);
   if (!direct) return {};
-  Outcome outcome = messages ? make_answers(function, comm) : Outcome();
   std::shared_ptr<StreamMemory> memory;
   std::string reason;
-  if (outcome.ok()) outcome = StreamMemory::make(function, comm, choice, &memory, &reason);
+  Outcome outcome = StreamMemory::make(function, comm, choice, &memory, &reason);
   if (!outcome.ok()) return outcome;
   if (memory == nullptr && !reason.empty()) {
-    explain(comm, fmt::format("collectives on device memory go through host memory: rank {}: {}",
+    explain(comm, fmt::format("device memory is copied through host memory: rank {}: {}",
                               comm.rank(), reason));
-  } else if (memory != nullptr && !memory->reduces() && !reason.empty()) {
-    explain(comm, fmt::format("device memory is reduced through host memory: rank {}: {}",
+  } else if (memory != nullptr && !memory->has_kernels() && !reason.empty()) {
+    explain(comm, fmt::format("device memory is reduced through host memory, and messages pass "
+                              "there, too: rank {}: {}",
                               comm.rank(), reason));
   }
   if (memory != nullptr) {

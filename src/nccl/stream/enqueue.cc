@@ -9,17 +9,19 @@
 #include "core/base/settings.h"
 #include "nccl/cuda/driver.h"
 #include "nccl/direct/direct_policy.h"
+#include "nccl/direct/message_call.h"
 #include "nccl/direct/stream_call.h"
 #include "nccl/host/buffers.h"
 #include "nccl/host/one_sided.h"
 #include "nccl/stream/calls_in_flight.h"
 #include "nccl/stream/capture.h"
+#include "nccl/stream/collective_watch.h"
+#include "nccl/stream/message_watch.h"
 #include "nccl/stream/neighbors.h"
 #include "nccl/stream/proxy.h"
 #include "nccl/stream/proxy_task.h"
 #include "nccl/stream/runner.h"
 #include "nccl/stream/stream_commands.h"
-#include "nccl/stream/stream_watch.h"
 
 namespace weir::nccl {
 
@@ -124,9 +126,16 @@ Outcome common_capture(const Driver& driver, const char* function,
 // A collective that is work of the stream alone.
 struct StreamedCall {
   std::unique_ptr<StreamCall> call;
-  std::shared_ptr<StreamWatch> watch;
-  CallWords words;
+  std::shared_ptr<CollectiveWatch> watch;
   size_t position = 0;  // among the operations of the group
+};
+
+// Messages that are work of the stream alone; empty: there are none.
+struct StreamedMessages {
+  std::unique_ptr<MessageCall> call;
+  std::shared_ptr<MessageWatch> watch;
+  cuda::Stream stream = nullptr;  // the leading one, or one that is forked from it
+  bool forked = false;
 };
 
 // The operations of one communicator.
@@ -142,8 +151,11 @@ struct Part {
   size_t next_streamed = 0;
   cuda::Stream stream = nullptr;  // of those; the leading one, or one that is forked from it
   bool forked = false;
+  StreamedMessages messages;
   bool begun = false;
 
+  // Something is work of a stream alone.
+  bool is_streamed() const { return !streamed.empty() || messages.call != nullptr; }
   TaskChain& chain() const { return graph_tasks != nullptr ? graph_tasks->chain : proxy->chain(); }
 };
 
@@ -225,6 +237,13 @@ Outcome check_one_sided(const Driver& driver, const std::vector<Operation>& oper
 }
 
 void explain_first(Comm& comm, OperationKind kind) {
+  if (is_message(kind)) {
+    if (!comm.devices().note(DeviceState::Event::kSent)) return;
+    explain(comm, fmt::format("messages of rank {} on device memory are copied directly between "
+                              "the ranks",
+                              comm.rank()));
+    return;
+  }
   const auto event =
       is_reduction(kind) ? DeviceState::Event::kReduced : DeviceState::Event::kCopied;
   if (!comm.devices().note(event) || comm.rank() != 0) return;
@@ -232,46 +251,80 @@ void explain_first(Comm& comm, OperationKind kind) {
                                    : "device memory is copied directly between the ranks");
 }
 
+// A peer may have the calls of different communicators in another order, and messages and
+// collectives of one, too: what is work of a stream alone has the leading stream if nothing else
+// has it.
+bool leads(const Batch& batch, const Part& part) {
+  return std::none_of(batch.parts.begin(), batch.parts.end(),
+                      [&](const Part& other) { return &other != &part && other.is_streamed(); });
+}
+
 // Nothing is enqueued yet.
-Outcome prepare_streamed(const Driver& driver, const Batch& batch,
-                         const std::vector<Operation>& operations,
-                         const std::vector<size_t>& positions, Part& part) {
+Outcome prepare_collectives(const Driver& driver, const Batch& batch,
+                            const std::vector<Operation>& operations,
+                            const std::vector<size_t>& positions, Part& part) {
   if (operations.empty()) return {};
   TaskChain& chain = part.chain();
-  if (chain.words == nullptr) {
-    Outcome outcome = get_staging(driver, operations[0].function, 2, 0, &chain.words);
-    if (!outcome.ok()) return outcome;
-  }
   const std::shared_ptr<StreamMemory>& memory = part.comm->devices().stream_memory();
-  // A peer may have the collectives of different communicators in another order.
-  part.forked = std::any_of(batch.parts.begin(), batch.parts.end(), [&](const Part& other) {
-    return &other != &part && !other.streamed.empty();
-  });
+  part.forked = !leads(batch, part);
   part.stream = batch.streams[0];
   if (part.forked) {
-    Outcome outcome = memory->own_stream(operations[0].function, &part.stream);
+    Outcome outcome = memory->own_stream(operations[0].function,
+                                         StreamMemory::OwnStream::kCollectives, &part.stream);
     if (!outcome.ok()) return outcome;
   }
-  Mailbox& words = chain.words->mailboxes[0];
+  const StreamWatch::Words words{chain.words, TaskChain::kCollectives};
   for (const Operation& it : operations) {
     if (++chain.last_call == 0) ++chain.last_call;
     StreamedCall made;
-    Outcome outcome = StreamCall::make(it, memory, part.stream, chain.last_call, &words.ready,
-                                       &words.done, &chain.pinned, &made.call);
+    Outcome outcome =
+        StreamCall::make(it, memory, part.stream, chain.last_call, &words.calls().ready,
+                         &words.calls().done, &chain.pinned, &made.call);
     if (!outcome.ok()) return outcome;
-    made.words = words_of(it);
     made.position = positions[part.streamed.size()];
-    made.watch = std::make_shared<StreamWatch>(it, memory, chain.words, chain.last_call,
-                                               batch.capture.active);
+    made.watch =
+        std::make_shared<CollectiveWatch>(it, memory, words, chain.last_call, batch.capture.active);
     if (batch.capture.active && driver.is_stand_in) made.call->check_first(it);
     made.watch->keep(made.call->host_copies());
     if (batch.may_run != nullptr && part.streamed.empty() && !batch.capture.active) {
       made.watch->hold(batch.may_run);
-      made.call->wait_for(&chain.words->mailboxes[1].done);
+      made.call->wait_for(&words.gate().done);
     }
     part.streamed.push_back(std::move(made));
     explain_first(*part.comm, it.kind);
   }
+  return {};
+}
+
+// The same.
+Outcome prepare_messages(const Driver& driver, const Batch& batch,
+                         const std::vector<Operation>& operations, Part& part) {
+  if (operations.empty()) return {};
+  TaskChain& chain = part.chain();
+  const std::shared_ptr<StreamMemory>& memory = part.comm->devices().stream_memory();
+  StreamedMessages made;
+  made.stream = batch.streams[0];
+  made.forked = !part.streamed.empty() || !leads(batch, part);
+  if (made.forked) {
+    Outcome outcome = memory->own_stream(operations[0].function, StreamMemory::OwnStream::kMessages,
+                                         &made.stream);
+    if (!outcome.ok()) return outcome;
+  }
+  const StreamWatch::Words words{chain.words, TaskChain::kMessages};
+  if (++chain.last_message == 0) ++chain.last_message;
+  Outcome outcome = MessageCall::make(operations, memory, made.stream, chain.last_message,
+                                      &words.calls().ready, &words.calls().done, &made.call);
+  if (!outcome.ok()) return outcome;
+  made.watch = std::make_shared<MessageWatch>(operations, memory, words, chain.last_message,
+                                              batch.capture.active);
+  if (driver.is_stand_in) made.call->check_first(operations);
+  made.watch->keep(made.call->staging());
+  if (batch.may_run != nullptr && !batch.capture.active) {
+    made.watch->hold(batch.may_run);
+    made.call->wait_for(&words.gate().done);
+  }
+  part.messages = std::move(made);
+  explain_first(*part.comm, operations[0].kind);
   return {};
 }
 
@@ -283,22 +336,25 @@ Outcome prepare(const Driver& driver, const Batch& batch, Part& part) {
   for (Operation& it : part.operations) {
     if (capture.active) note_buffers(&it);
   }
-  std::vector<Operation> streamed;
+  std::vector<Operation> collectives;
+  std::vector<Operation> messages;
   std::vector<Operation> others;
   std::vector<size_t> positions;
   for (size_t i = 0; i < part.operations.size(); ++i) {
     Operation& it = part.operations[i];
-    if (goes_by_stream(it)) positions.push_back(part.positions[i]);
-    (goes_by_stream(it) ? streamed : others).push_back(std::move(it));
+    if (!goes_by_stream(it)) {
+      others.push_back(std::move(it));
+    } else if (is_message(it.kind)) {
+      messages.push_back(std::move(it));
+    } else {
+      positions.push_back(part.positions[i]);
+      collectives.push_back(std::move(it));
+    }
   }
   if (!others.empty()) {
     // Alone: nothing else waits for the stream.
-    const bool alone = batch.parts.size() == 1 && streamed.empty();
+    const bool alone = batch.parts.size() == 1 && collectives.empty() && messages.empty();
     part.task = plan_task(std::move(others), alone, on_device, &driver);
-    if (part.task->copied_by_proxy) {
-      outcome = part.proxy->queue(driver, function, &part.task->queue);
-      if (!outcome.ok()) return outcome;
-    }
   }
   part.proxy->enqueue_begins(driver);
   part.begun = true;
@@ -310,7 +366,11 @@ Outcome prepare(const Driver& driver, const Batch& batch, Part& part) {
     }
   }
   if (part.task != nullptr) outcome = give_staging(driver, function, part.chain(), *part.task);
-  return outcome.ok() ? prepare_streamed(driver, batch, streamed, positions, part) : outcome;
+  if (outcome.ok() && part.chain().words == nullptr && !(collectives.empty() && messages.empty())) {
+    outcome = get_staging(driver, function, TaskChain::kWords, 0, &part.chain().words);
+  }
+  if (outcome.ok()) outcome = prepare_collectives(driver, batch, collectives, positions, part);
+  return outcome.ok() ? prepare_messages(driver, batch, messages, part) : outcome;
 }
 
 // The leading stream waits for the others, and for earlier tasks. The first call to CUDA that
@@ -347,6 +407,7 @@ Outcome begin(const Driver& driver, Batch& batch) {
   std::vector<ProxyTask*> tasks;
   for (Part& part : batch.parts) {
     for (const StreamedCall& it : part.streamed) part.proxy->watch(it.watch, part.graph_tasks);
+    if (part.messages.call != nullptr) part.proxy->watch(part.messages.watch, part.graph_tasks);
     if (part.task == nullptr) continue;
     part.task->may_run = batch.may_run;
     part.task_index = tasks.size();
@@ -377,7 +438,7 @@ Outcome follow(const Driver& driver, const Batch& batch, cuda::Stream later, cud
 Outcome enqueue_step(Part& part) {
   StreamedCall& it = part.streamed[part.next_streamed];
   Outcome outcome = it.call->enqueue_step();
-  if (it.call->begun() && part.graph_tasks == nullptr) it.watch->note_begun(it.words);
+  if (it.call->begun() && part.graph_tasks == nullptr) it.watch->note_begun();
   if (it.call->done()) ++part.next_streamed;
   return outcome;
 }
@@ -418,13 +479,29 @@ Outcome enqueue_streamed(Batch& batch, bool* any) {
   return {};
 }
 
-// Before the first collective, or after the last one.
+// Before the first of what is work of a stream alone, or after the last.
 Outcome fork_or_join(const Driver& driver, const Batch& batch, bool forks) {
   const cuda::Stream lead = batch.streams[0];
+  const auto one = [&](bool forked, cuda::Stream stream) {
+    if (!forked) return Outcome();
+    return forks ? follow(driver, batch, stream, lead) : follow(driver, batch, lead, stream);
+  };
   for (const Part& part : batch.parts) {
-    if (!part.forked) continue;
-    Outcome outcome =
-        forks ? follow(driver, batch, part.stream, lead) : follow(driver, batch, lead, part.stream);
+    Outcome outcome = one(part.forked, part.stream);
+    if (outcome.ok()) outcome = one(part.messages.forked, part.messages.stream);
+    if (!outcome.ok()) return outcome;
+  }
+  return {};
+}
+
+// The kernels that move messages stand before the collectives of the group, and what waits for
+// their end stands behind: a kernel that runs holds up nobody in its hardware queue.
+Outcome enqueue_messages(const Batch& batch, bool end) {
+  for (const Part& part : batch.parts) {
+    const StreamedMessages& it = part.messages;
+    if (it.call == nullptr) continue;
+    Outcome outcome = end ? it.call->enqueue_end() : it.call->enqueue_kernel();
+    if (it.call->begun() && part.graph_tasks == nullptr) it.watch->note_begun();
     if (!outcome.ok()) return outcome;
   }
   return {};
@@ -453,9 +530,14 @@ Outcome release_streams(const Driver& driver, const Batch& batch) {
   return {};
 }
 
-// Of collectives that are not enqueued to their end. True when a part of one is on the stream.
+// Of calls that are not enqueued to their end. True when a part of one is on the stream.
 bool drop_streamed(Part& part) {
   bool begun = part.next_streamed > 0;
+  if (const StreamedMessages& it = part.messages; it.call != nullptr) {
+    begun = begun || it.call->begun();
+    if (!it.call->begun()) part.proxy->drop(it.watch, part.graph_tasks);
+    if (it.call->begun() && !it.call->done() && !it.call->abandon()) it.watch->lose();
+  }
   for (size_t i = part.next_streamed; i < part.streamed.size(); ++i) {
     StreamedCall& it = part.streamed[i];
     if (it.call->begun()) {
@@ -531,12 +613,18 @@ class Group {
     for (Batch& batch : batches_) {
       run(batch, [&] { return fork_or_join(driver_, batch, true); });
     }
+    for (Batch& batch : batches_) {
+      run(batch, [&] { return enqueue_messages(batch, false); });
+    }
     // Steps of all ranks before the next ones of any: they wait only for what earlier ones set.
     for (bool any = true; any;) {
       any = false;
       for (Batch& batch : batches_) {
         run(batch, [&] { return enqueue_streamed(batch, &any); });
       }
+    }
+    for (Batch& batch : batches_) {
+      run(batch, [&] { return enqueue_messages(batch, true); });
     }
     for (Batch& batch : batches_) {
       run(batch, [&] { return fork_or_join(driver_, batch, false); });
@@ -636,7 +724,8 @@ Outcome use_own_stream(Operation* operation) {
   StreamMemory& memory = *operation->comm->devices().stream_memory();
   const cuda::ContextScope scope(memory.driver(), nullptr, memory.context());
   cuda::Stream stream = nullptr;
-  Outcome outcome = memory.own_stream(operation->function, &stream);
+  Outcome outcome =
+      memory.own_stream(operation->function, StreamMemory::OwnStream::kCollectives, &stream);
   if (!outcome.ok()) return outcome;
   operation->stream = static_cast<cudaStream_t>(stream);
   operation->context = memory.context();
@@ -649,7 +738,7 @@ Outcome wait_for_own_stream(const char* function, Comm& comm) {
   const cuda::Driver& driver = memory.driver();
   const cuda::ContextScope scope(driver, nullptr, memory.context());
   cuda::Stream stream = nullptr;
-  Outcome outcome = memory.own_stream(function, &stream);
+  Outcome outcome = memory.own_stream(function, StreamMemory::OwnStream::kCollectives, &stream);
   if (!outcome.ok()) return outcome;
   const cuda::Result result = driver.cuStreamSynchronize(stream);
   if (result != cuda::kSuccess) {
@@ -670,7 +759,7 @@ uint64_t wanted_chunk_bytes() {
 
 bool must_cut(const Operation& operation) {
   const uint64_t chunk_bytes = operation.comm->devices().chunk_bytes();
-  return (chunk_bytes > 0 && cut(operation, chunk_bytes).slice_count > 1) || goes_direct(operation);
+  return chunk_bytes > 0 && cut(operation, chunk_bytes).slice_count > 1;
 }
 
 Outcome run_cut(std::vector<Operation> operations) {

@@ -74,21 +74,6 @@ void leave_before_cuda(const cuda::Driver& driver) {
   if (!std::exchange(it.registered, true)) (void)std::atexit(leave_at_exit);
 }
 
-Outcome Proxy::queue(const cuda::Driver& driver, const char* function,
-                     std::shared_ptr<DeviceQueue>* queue) {
-  cuda::Context context = nullptr;
-  (void)driver.cuCtxGetCurrent(&context);
-  for (const auto& known : queues_) {
-    if (known->context() == context) {
-      *queue = known;
-      return {};
-    }
-  }
-  Outcome outcome = DeviceQueue::make(driver, function, queue);
-  if (outcome.ok()) queues_.push_back(*queue);
-  return outcome;
-}
-
 void Proxy::enqueue_begins(const cuda::Driver& driver) {
   leave_before_cuda(driver);
   std::unique_lock lock(lock_);
@@ -134,7 +119,7 @@ void Proxy::keep(const std::shared_ptr<GraphTasks>& graph_tasks) {
 void Proxy::watch(std::shared_ptr<StreamWatch> it, const std::shared_ptr<GraphTasks>& graph_tasks) {
   std::lock_guard lock(lock_);
   if (graph_tasks == nullptr) {
-    watches_.push_back(std::move(it));
+    watches_[it->order()].push_back(std::move(it));
   } else {
     graph_tasks->watches_.push_back(std::move(it));
     keep(graph_tasks);
@@ -146,7 +131,7 @@ void Proxy::drop(const std::shared_ptr<StreamWatch>& it,
                  const std::shared_ptr<GraphTasks>& graph_tasks) {
   std::lock_guard lock(lock_);
   if (graph_tasks == nullptr) {
-    std::erase(watches_, it);
+    std::erase(watches_[it->order()], it);
   } else {
     std::erase(graph_tasks->watches_, it);
   }
@@ -155,17 +140,21 @@ void Proxy::drop(const std::shared_ptr<StreamWatch>& it,
 
 std::vector<std::shared_ptr<StreamWatch>> Proxy::take_ended_watches() {
   std::vector<std::shared_ptr<StreamWatch>> taken;
-  while (!watches_.empty() && (watches_.front()->ended() || watches_.front()->lost())) {
-    taken.push_back(std::move(watches_.front()));
-    watches_.pop_front();
+  for (auto& watches : watches_) {
+    while (!watches.empty() && (watches.front()->ended() || watches.front()->lost())) {
+      taken.push_back(std::move(watches.front()));
+      watches.pop_front();
+    }
   }
   return taken;
 }
 
 std::vector<std::shared_ptr<StreamWatch>> Proxy::watches_now() const {
   std::vector<std::shared_ptr<StreamWatch>> now;
-  // Its calls follow each other.
-  if (!watches_.empty()) now.push_back(watches_.front());
+  // The calls of an order follow each other.
+  for (const auto& watches : watches_) {
+    if (!watches.empty()) now.push_back(watches.front());
+  }
   for (const auto& graph_tasks : graph_tasks_) {
     if (graph_tasks->released) continue;
     for (const auto& it : graph_tasks->watches_) {
@@ -195,8 +184,11 @@ bool Proxy::idle() {
 }
 
 bool Proxy::has_only_held_tasks() const {
-  return std::all_of(watches_.begin(), watches_.end(),
-                     [](const auto& it) { return it->held() || it->ended(); }) &&
+  const auto is_quiet = [](const auto& watches) {
+    return std::all_of(watches.begin(), watches.end(),
+                       [](const auto& it) { return it->held() || it->ended(); });
+  };
+  return is_quiet(watches_[0]) && is_quiet(watches_[1]) &&
          std::all_of(tasks_.begin(), tasks_.end(), [](const auto& it) { return it->held(); });
 }
 
@@ -242,7 +234,9 @@ bool Proxy::lost(const cuda::Driver& driver) {
   lost_ = true;
   std::lock_guard lock(lock_);
   for (const auto& task : tasks_) task->lost.store(true, std::memory_order_release);
-  for (const auto& watch : watches_) watch->lose();
+  for (const auto& watches : watches_) {
+    for (const auto& watch : watches) watch->lose();
+  }
   changed_.notify_all();
   return true;
 }

@@ -7,7 +7,7 @@
 // Tasks of one communicator follow each other in stream order, whatever their streams, and so share
 // one staging (TaskChain).
 //
-// Thread-safe, except chains and queues, which are used under enqueue_lock().
+// Thread-safe, except chains, which are used under enqueue_lock().
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,6 @@
 #include "nccl/comm/comm.h"
 #include "nccl/cuda/driver.h"
 #include "nccl/cuda/staging.h"
-#include "nccl/direct/device_queue.h"
 #include "nccl/stream/calls_in_flight.h"
 #include "nccl/stream/proxy_task.h"
 #include "nccl/stream/stream_watch.h"
@@ -57,13 +56,21 @@ struct TaskChain {
   TaskChain() = default;
   ~TaskChain() {
     // So that they may be used again; not where a stream may still write to them.
-    if (words == nullptr || words->mailboxes[0].rung() != last_ended()) return;
-    words->mailboxes[0] = words->mailboxes[1] = {};
+    if (words == nullptr || !is_over(kCollectives) || !is_over(kMessages)) return;
+    for (size_t i = 0; i < kWords; ++i) words->mailboxes[i] = {};
   }
   TaskChain(const TaskChain&) = delete;
   TaskChain& operator=(const TaskChain&) = delete;
-  uint32_t last_ended() const {
-    return std::atomic_ref(words->mailboxes[0].done).load(std::memory_order_acquire);
+
+  // Of calls that are work of the stream alone, by kind: the first mailbox of the two that each
+  // kind has in `words`.
+  static constexpr size_t kCollectives = 0;
+  static constexpr size_t kMessages = 2;
+  static constexpr size_t kWords = 4;
+  // The latest call that has begun has ended.
+  bool is_over(size_t kind) const {
+    Mailbox& it = words->mailboxes[kind];
+    return it.rung() == std::atomic_ref(it.done).load(std::memory_order_acquire);
   }
 
   std::shared_ptr<Staging> staging;
@@ -71,7 +78,8 @@ struct TaskChain {
   std::shared_ptr<StreamEvent> last;  // the end of the latest task
   std::shared_ptr<CallsInFlight> calls;
   std::shared_ptr<Staging> words;   // of calls that are work of the stream alone
-  uint32_t last_call = 0;           // the number of the latest
+  uint32_t last_call = 0;           // the number of the latest collective
+  uint32_t last_message = 0;        // and of the latest group's messages
   std::shared_ptr<Staging> pinned;  // for their plain memory of the host
 };
 
@@ -105,9 +113,6 @@ class Proxy : public StreamWork, public std::enable_shared_from_this<Proxy> {
   // Held by the thread that enqueues, from before its first call to CUDA until the task is added.
   std::mutex& enqueue_lock() { return enqueue_lock_; }
   TaskChain& chain() { return chain_; }
-  // For the current context; made at the first call. Under enqueue_lock().
-  Outcome queue(const cuda::Driver& driver, const char* function,
-                std::shared_ptr<DeviceQueue>* queue);
 
   // Starts the thread if there is none; it stays until enqueue_ends. Waits while kTasksMax tasks
   // are enqueued. Throws when no thread can be started.
@@ -157,18 +162,18 @@ class Proxy : public StreamWork, public std::enable_shared_from_this<Proxy> {
   void keep(const std::shared_ptr<GraphTasks>& graph_tasks);
   bool has_only_held_tasks() const;
   bool has_work() const {
-    return !tasks_.empty() || !watches_.empty() || !graph_tasks_.empty() || enqueueing_ > 0;
+    return !tasks_.empty() || !watches_[0].empty() || !watches_[1].empty() ||
+           !graph_tasks_.empty() || enqueueing_ > 0;
   }
 
   std::mutex enqueue_lock_;
   TaskChain chain_;
   bool lost_ = false;
-  std::vector<std::shared_ptr<DeviceQueue>> queues_;
 
   std::mutex lock_;
   std::condition_variable changed_;
   std::deque<std::shared_ptr<ProxyTask>> tasks_;
-  std::deque<std::shared_ptr<StreamWatch>> watches_;
+  std::deque<std::shared_ptr<StreamWatch>> watches_[StreamWatch::kOrders];
   std::vector<std::shared_ptr<GraphTasks>> graph_tasks_;
   int enqueueing_ = 0;
   bool serving_ = false;

@@ -39,24 +39,14 @@ class Orders {
   std::unordered_map<size_t, size_t> known_;
 };
 
-// Chooses whether the stream or the proxy copies, and how often the stream rings.
+// Chooses how often the stream rings.
 void choose_form(ProxyTask& task, bool alone, size_t slices_max) {
-  bool copied = false;  // between a device and the staging
-  bool passed = false;
-  bool direct = false;
-  for (const Subtask& it : task.subtasks) {
-    copied = copied || it.send_on_device || it.recv_on_device;
-    passed = passed || it.passed();
-    direct = direct || (!it.passed() && !it.one_sided() && goes_direct(it.operation));
-  }
-  if (direct) {
-    task.copied_by_proxy = copied || passed;
-  } else if (!copied) {
-    task.copied_by_proxy = passed;
-  } else if (slices_max > 1) {
-    task.takes_turns = alone && task.order_count == 1;
-    task.gated = false;
-  }
+  const bool copied = std::any_of(task.subtasks.begin(), task.subtasks.end(), [](const auto& it) {
+    return it.send_on_device || it.recv_on_device;
+  });
+  if (!copied || slices_max == 1) return;
+  task.takes_turns = alone && task.order_count == 1;
+  task.gated = false;
 }
 
 // Items after which the stream takes the first of them back. A slot is used again only then.

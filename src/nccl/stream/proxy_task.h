@@ -14,9 +14,7 @@
 //
 // So the proxy makes no call to CUDA while a stream waits for it. Such a call could wait for a
 // thread of the program that is inside a call of its own until that stream goes on (the first
-// launch of a kernel, a full launch queue), or stand behind that stream in a hardware queue. In one
-// case the proxy copies nevertheless, on a stream of its own, and the task is gated: messages that
-// may go directly, since that is known only when both ranks have arrived.
+// launch of a kernel, a full launch queue), or stand behind that stream in a hardware queue.
 //
 // Orders: collectives are one order, one-sided operations another, and the messages with each peer
 // in each direction one each. Operations of one order start one after the other, all slices of the
@@ -35,7 +33,6 @@
 #include "nccl/base/outcome.h"
 #include "nccl/comm/comm.h"
 #include "nccl/cuda/staging.h"
-#include "nccl/direct/device_queue.h"
 #include "nccl/host/operation.h"
 #include "nccl/host/slices.h"
 
@@ -85,8 +82,6 @@ struct ProxyTask {
   size_t window = kDepthMax;  // items that are under way at a time, where they take turns
   bool gated = true;
   bool takes_turns = false;
-  bool copied_by_proxy = false;
-  std::shared_ptr<DeviceQueue> queue;  // where it is
   size_t mailbox_count = 1;
   size_t byte_count = 0;
   std::shared_ptr<Staging> staging;  // empty: run without a stream

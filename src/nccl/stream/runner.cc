@@ -7,8 +7,6 @@
 #include <cstring>
 
 #include "core/base/check.h"
-#include "nccl/direct/direct_message.h"
-#include "nccl/direct/direct_policy.h"
 #include "nccl/host/buffers.h"
 #include "nccl/stream/neighbors.h"
 #include "nccl/stream/pause.h"
@@ -34,7 +32,6 @@ class Runner {
     size_t slots = 0;
     for (const Subtask& it : task.subtasks) slots += it.depth;
     busy_.resize(slots);
-    paths_.resize(task.subtasks.size(), Path::kUnknown);
     orders_.resize(task.order_count);
     under_way_.resize(task.subtasks.size());
     for (const Item& item : task.items) orders_[subtask(item).order].items.push_back(item);
@@ -44,9 +41,9 @@ class Runner {
 
   // Runs a task of one plain operation to its end. False: it is not one.
   bool run_at_once() {
-    if (task_.items.size() != 1 || rings_ || task_.queue != nullptr) return false;
+    if (task_.items.size() != 1 || rings_) return false;
     const Item& item = task_.items[0];
-    if (broken(item) || goes_direct(subtask(item).operation)) return false;
+    if (broken(item)) return false;
     fail(nccl::start(sliced(item), nullptr));
     if (first_.ok()) unpack(item);
     return true;
@@ -69,15 +66,13 @@ class Runner {
     return std::all_of(orders_.begin(), orders_.end(),
                        [](const Order& it) { return it.next == it.items.size(); }) &&
            !running_.empty() &&
-           std::all_of(running_.begin(), running_.end(), [](const Running& it) {
-             return it.step == Step::kRunning && it.request != nullptr;
-           });
+           std::all_of(running_.begin(), running_.end(),
+                       [](const Running& it) { return it.request != nullptr; });
   }
   void wait() { settle(running_.front(), weir_wait(&running_.front().request)); }
 
   Outcome end() {
     // Weir's operations hold buffers until they have ended, which they do by their deadlines.
-    for (Order& it : orders_) it.direct.reset();
     for (Running& it : running_) {
       if (it.request != nullptr) settle(it, weir_wait(&it.request));
       finish(it);
@@ -116,24 +111,16 @@ class Runner {
   }
 
  private:
-  // The state of a slice that has been started.
-  enum class Step : uint8_t { kComing, kRunning, kLeaving };
+  // A slice that has been started.
   struct Running {
     Item item;
     weir_request_t request = nullptr;
-    Step step = Step::kRunning;
-    uint32_t mark = 0;  // of the queue, while it comes from a device or leaves to it
   };
   // Items that start one after the other.
   struct Order {
     std::vector<Item> items;
     size_t next = 0;
-    size_t coming = 0;                        // on their way to the staging, not yet passed to Weir
-    std::unique_ptr<DirectOperation> direct;  // of the next item's subtask
   };
-  // How a subtask's operation is carried out, which all ranks find out together before its first
-  // slice.
-  enum class Path : uint8_t { kUnknown, kAsking, kSlices, kDirect };
 
   bool broken(const Item& item) { return !first_.ok() || subtask(item).operation.comm->broken(); }
 
@@ -198,34 +185,6 @@ class Runner {
         it.operation.count * it.cut.element_bytes, from, bytes, it.cut.recv_blocks, bytes);
   }
 
-  // Copies between a device and the staging, on the task's own queue.
-  void copy_on_queue(Running& it, bool to_stage) {
-    DeviceQueue& queue = *task_.queue;
-    Subtask& on = subtask(it.item);
-    const char* function = on.operation.function;
-    const size_t bytes = on.slice_width(it.item.slice) * on.cut.element_bytes;
-    const size_t begin = it.item.slice * on.cut.width * on.cut.element_bytes;
-    const size_t stride = on.operation.count * on.cut.element_bytes;
-    const cuda::ContextScope scope(queue.driver(), nullptr, queue.context());
-    Outcome outcome;
-    if (to_stage) {
-      outcome = queue.copy(function, send_stage(on, it.item.slice), bytes,
-                           static_cast<const char*>(on.operation.send) + begin, stride,
-                           on.cut.send_blocks, bytes);
-    } else {
-      outcome = queue.copy(function, static_cast<char*>(on.operation.recv) + begin, stride,
-                           recv_stage(on, it.item.slice), bytes, on.cut.recv_blocks, bytes);
-    }
-    Outcome marked = queue.mark(function);
-    it.mark = queue.latest();
-    if (outcome.ok()) outcome = std::move(marked);
-    if (to_stage) {
-      fail_unstarted(on, std::move(outcome));
-    } else {
-      fail(std::move(outcome));
-    }
-  }
-
   // The slot that the slice uses.
   size_t slot(const Item& item) {
     const Subtask& it = subtask(item);
@@ -247,109 +206,45 @@ class Runner {
     }
   }
 
-  // An item that is begun is always finished, since the stream waits for it.
-  void begin(Running& it) {
-    const Subtask& on = subtask(it.item);
-    if (task_.queue == nullptr || on.one_sided() || broken(it.item)) {
-      start_operation(it);
-      return;
-    }
-    // Also for data that need no copy: operations start in the order of the items.
-    it.step = Step::kComing;
-    ++orders_[on.order].coming;
-    it.mark = task_.queue->latest();
-    if (on.send_on_device) copy_on_queue(it, true);
-  }
-
-  // Finds out how the subtask's operation is carried out. False while that is not known.
-  bool know_path(Order& order, const Item& item) {
-    Path& path = paths_[item.subtask];
-    if (path == Path::kUnknown) {
-      const Subtask& it = subtask(item);
-      if (broken(item) || it.one_sided() || it.passed() || !goes_direct(it.operation)) {
-        path = Path::kSlices;
-      } else {
-        WEIR_CHECK(!rings_, "an operation that may go directly is not copied by its stream");
-        const bool on_device = task_.queue != nullptr &&
-                               (it.cut.send_blocks == 0 || it.send_on_device) &&
-                               (it.cut.recv_blocks == 0 || it.recv_on_device);
-        order.direct =
-            std::make_unique<DirectMessage>(it.operation, on_device ? task_.queue : nullptr);
-        path = Path::kAsking;
-      }
-    }
-    return path != Path::kAsking;
-  }
-
   bool start_what_can(Order& order) {
     bool moved = false;
-    for (; order.next < order.items.size(); ++order.next) {
-      const Item& item = order.items[order.next];
-      if (!know_path(order, item)) {
-        // It begins with operations of Weir's, which come after those before it.
-        if (order.coming > 0 || !advance_direct(order)) break;
-        moved = true;
-        if (paths_[item.subtask] == Path::kAsking) break;
-      }
-      if (paths_[item.subtask] == Path::kDirect) {
-        ++done_;
-      } else if (can_start(item)) {
-        start(item);
-      } else {
-        break;
-      }
+    for (; order.next < order.items.size() && can_start(order.items[order.next]); ++order.next) {
+      start(order.items[order.next]);
       moved = true;
     }
     return moved;
   }
 
+  // An item that is begun is always finished, since the stream waits for it.
   void start(const Item& item) {
     Running it{item};
     if (rings_) task_.mailbox(subtask(it.item), it.item.slice).take();
     busy_[slot(it.item)] = true;
     ++under_way_[it.item.subtask];
-    begin(it);
+    start_operation(it);
     if (waits_for_signals(subtask(it.item).operation) && !broken(it.item)) {
       late_.push_back(it);
-    } else if (it.request != nullptr || it.step != Step::kRunning || !step_on(it)) {
+    } else if (it.request != nullptr) {
       running_.push_back(it);  // never grows: each has its slot
     } else {
       finish(it);
     }
   }
 
-  // Advances a slice that is under way. True when it has ended.
-  bool step_on(Running& it) {
-    if (it.step == Step::kComing) {
-      if (!task_.queue->passed(it.mark)) return false;
-      --orders_[subtask(it.item).order].coming;
-      it.step = Step::kRunning;
-      start_operation(it);
-    }
-    if (it.step == Step::kRunning) {
-      if (it.request != nullptr) {
-        int done = 0;
-        const weir_result_t result = weir_test(&it.request, &done);
-        if (done == 0 && it.request != nullptr) return false;
-        settle(it, result);
-      }
-      if (task_.queue == nullptr || !subtask(it.item).recv_on_device || broken(it.item))
-        return true;
-      it.step = Step::kLeaving;
-      copy_on_queue(it, false);
-    }
-    return task_.queue->passed(it.mark);
+  // True when it has ended.
+  bool is_over(Running& it) {
+    if (it.request == nullptr) return true;
+    int done = 0;
+    const weir_result_t result = weir_test(&it.request, &done);
+    if (done == 0 && it.request != nullptr) return false;
+    settle(it, result);
+    return true;
   }
 
   bool test_all() {
     bool moved = false;
-    bool held_up = false;
     for (size_t i = 0; i < running_.size();) {
-      const Step before = running_[i].step;
-      // Slices start in order.
-      held_up = held_up || (before == Step::kComing && !task_.queue->passed(running_[i].mark));
-      if ((before == Step::kComing && held_up) || !step_on(running_[i])) {
-        moved = moved || running_[i].step != before;
+      if (!is_over(running_[i])) {
         ++i;
         continue;
       }
@@ -358,25 +253,6 @@ class Runner {
       moved = true;
     }
     return moved;
-  }
-
-  // True when it moved or has ended; the subtask's path then tells how.
-  bool advance_direct(Order& order) {
-    const size_t asked = order.items[order.next].subtask;
-    auto state = DirectOperation::State::kGoing;
-    bool moved = false;
-    Outcome outcome;
-    try {
-      outcome = order.direct->advance(&state, &moved);
-    } catch (...) {
-      outcome =
-          outcome_of_exception(task_.subtasks[asked].operation.function, std::current_exception());
-    }
-    if (outcome.ok() && state == DirectOperation::State::kGoing) return moved;
-    order.direct.reset();
-    paths_[asked] = state == DirectOperation::State::kDone ? Path::kDirect : Path::kSlices;
-    fail(std::move(outcome));  // then its slices are finished without being started
-    return true;
   }
 
   void wait_for_signals(const Running& it) {
@@ -424,7 +300,6 @@ class Runner {
   const std::atomic<bool>& leave_;
   std::vector<char> busy_;         // slots
   std::vector<size_t> under_way_;  // slices of each subtask
-  std::vector<Path> paths_;        // of subtasks
   std::vector<Order> orders_;
   size_t done_ = 0;
   std::vector<Running> running_;

@@ -126,7 +126,7 @@ void StreamCommands::copy_scalar(const ProxyTask& task, const Subtask& subtask) 
 }
 
 void StreamCommands::copy_in(const ProxyTask& task, const Subtask& subtask, size_t slice) {
-  if (!subtask.send_on_device || task.copied_by_proxy) return;
+  if (!subtask.send_on_device) return;
   const size_t bytes = subtask.slice_width(slice) * subtask.cut.element_bytes;
   const auto* from = static_cast<const char*>(subtask.operation.send);
   move(task.send_stage(subtask, slice), bytes, from + begin(subtask, slice), stride(subtask),
@@ -134,7 +134,7 @@ void StreamCommands::copy_in(const ProxyTask& task, const Subtask& subtask, size
 }
 
 void StreamCommands::copy_out(const ProxyTask& task, const Subtask& subtask, size_t slice) {
-  if (!subtask.recv_on_device || task.copied_by_proxy) return;
+  if (!subtask.recv_on_device) return;
   const size_t bytes = subtask.slice_width(slice) * subtask.cut.element_bytes;
   auto* to = static_cast<char*>(subtask.operation.recv);
   move(to + begin(subtask, slice), stride(subtask), task.recv_stage(subtask, slice), bytes,

@@ -49,9 +49,6 @@ void StreamRecord::ended(uint64_t call) {
 
 void StreamRecord::waits(uint64_t call, const CallWords& words, uint64_t since_ns,
                          const std::vector<Rank>& awaited) {
-  const uint64_t now = now_ns();
-  std::lock_guard lock(lock_);
-  if (failed_ || !recorder_.looked(since_ns, now)) return;
   comm::Wait wait;
   wait.kind = comm::RecordKind::kCollective;
   wait.sequence = call;
@@ -59,7 +56,36 @@ void StreamRecord::waits(uint64_t call, const CallWords& words, uint64_t since_n
   wait.count = words.count;
   wait.since_ns = since_ns;
   wait.awaited = awaited;
+  write(wait);
+}
+
+void StreamRecord::write(const comm::Wait& wait) {
+  const uint64_t now = now_ns();
+  std::lock_guard lock(lock_);
+  if (failed_ || !recorder_.looked(wait.since_ns, now)) return;
   recorder_.waits(wait, now);
+}
+
+uint64_t StreamRecord::message_begun(bool sends, Rank peer, uint64_t bytes) {
+  std::lock_guard lock(lock_);
+  return recorder_.message_begun(sends ? comm::RecordKind::kSend : comm::RecordKind::kRecv, peer,
+                                 bytes);
+}
+
+void StreamRecord::message_ended(uint64_t number) {
+  std::lock_guard lock(lock_);
+  recorder_.message_finished(number);
+}
+
+void StreamRecord::message_waits(uint64_t number, bool sends, uint64_t bytes, uint64_t since_ns,
+                                 const std::vector<Rank>& awaited) {
+  comm::Wait wait;
+  wait.kind = sends ? comm::RecordKind::kSend : comm::RecordKind::kRecv;
+  wait.sequence = number;
+  wait.count = bytes;
+  wait.since_ns = since_ns;
+  wait.awaited = awaited;
+  write(wait);
 }
 
 void StreamRecord::waits_no_more() {

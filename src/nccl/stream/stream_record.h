@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// StreamRecord: the recorder's file for collectives that are work of their streams alone
-// (core/comm/record). They have numbers of their own, so the file is one beside the communicator's.
+// StreamRecord: the recorder's file for collectives and messages that are work of their streams
+// alone (core/comm/record). They have numbers of their own, so the file is one beside the
+// communicator's.
 // A call is begun when it is enqueued and completed when its stream has passed it, as far as the
 // proxy has seen; once its stream stands in it for long, the file says for whom. Calls in graphs
 // are not in it.
@@ -34,11 +35,17 @@ class StreamRecord {
   void waits(uint64_t call, const CallWords& words, uint64_t since_ns,
              const std::vector<Rank>& awaited);
   void waits_no_more();
+  // A message; its number.
+  uint64_t message_begun(bool sends, Rank peer, uint64_t bytes);
+  void message_ended(uint64_t number);
+  void message_waits(uint64_t number, bool sends, uint64_t bytes, uint64_t since_ns,
+                     const std::vector<Rank>& awaited);
   // The first one counts.
   void failed(const std::string& why);
 
  private:
   StreamRecord() = default;
+  void write(const comm::Wait& wait);
 
   std::mutex lock_;
   comm::Recorder recorder_;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // ncclSend and ncclRecv on memory of devices over a transport that takes it (device_double), which
-// holds the library to giving it such memory by the calls for it alone. Ranks are processes on the
+// holds the library to giving it such memory by the calls for it alone. As between hosts, messages
+// are no work of their streams alone (WEIR_DIRECT=0). Ranks are processes on the
 // stand-in for CUDA; nothing here starts a thread, or CUDA, before it forks.
 #include <gtest/gtest.h>
 
@@ -17,6 +18,7 @@ namespace weir::nccl::test {
 namespace {
 
 const bool kEnvironment = [] {
+  setenv("WEIR_DIRECT", "0", 1);
   setenv("WEIR_NCCL_CHUNK_BYTES", "64KiB", 1);
   setenv("WEIR_EXPLAIN", "1", 1);
   setenv("WEIR_HOSTCUDA_DEVICES", "2", 1);

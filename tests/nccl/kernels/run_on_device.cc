@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "cuda/driver_table.h"
-#include "nccl/direct/reduce_kernels.h"
+#include "nccl/direct/device_kernels.h"
 #include "nccl/kernels/kernel_runner.h"
 
 namespace weir::kernels::test {
@@ -28,7 +28,7 @@ void need(cuda::Result result, const char* what) {
 
 struct Device {
   const cuda::Driver* driver = nullptr;
-  const nccl::ReduceKernels* kernels = nullptr;
+  const nccl::DeviceKernels* kernels = nullptr;
   cuda::Stream stream = nullptr;
 };
 
@@ -63,7 +63,7 @@ const Device& device() {
     need(made.driver->cuDevicePrimaryCtxRetain(&context, 0), "cuDevicePrimaryCtxRetain");
     need(made.driver->cuCtxSetCurrent(context), "cuCtxSetCurrent");
     std::string reason;
-    made.kernels = nccl::reduce_kernels(*made.driver, &reason);
+    made.kernels = nccl::device_kernels(*made.driver, &reason);
     if (made.kernels == nullptr) skip(reason);
     need(made.driver->cuStreamCreate(&made.stream, 1), "cuStreamCreate");
     return made;

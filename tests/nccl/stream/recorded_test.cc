@@ -223,5 +223,43 @@ TEST_F(NcclOwnRecord, ARankWhoseStreamDoesNotComeIsNamed) {
   use_device(0);
 }
 
+// The same for messages.
+TEST_F(NcclOwnRecord, ARankThatDoesNotSendIsNamed) {
+  const AllRanks ranks(2);
+  std::vector<Stream> streams;
+  std::vector<Array> data;
+  for (int rank = 0; rank < 2; ++rank) {
+    use_device(rank);
+    streams.emplace_back();
+    data.emplace_back(MemoryKind::kDevice, 3000);
+  }
+  const auto call_on = [&](int rank) {
+    use_device(rank);
+    const auto at = static_cast<size_t>(rank);
+    EXPECT_NCCL(rank == 1
+                    ? ncclSend(data[at].data(), 3000, ncclInt, 0, ranks[1], streams[at].nccl())
+                    : ncclRecv(data[at].data(), 3000, ncclInt, 1, ranks[0], streams[at].nccl()));
+  };
+  for (const int rank : {0, 1}) call_on(rank);
+  streams[0].synchronize();
+  call_on(0);
+  Json told = look_until("never called");
+  const std::string text = told["verdict"]["text"];
+  EXPECT_EQ(told["verdict"]["ranks"], Json({1})) << text;
+  using Strings = std::vector<std::string>;
+  EXPECT_EQ(messages_of(told, 0, "receive"), (Strings{"1 12000 true", "1 12000 false"}));
+  EXPECT_EQ(messages_of(told, 1, "send"), Strings{"0 12000 true"});
+  const std::string activity = told["ranks"][0]["activity"];
+  EXPECT_NE(activity.find("12000 bytes"), std::string::npos) << activity;
+  call_on(1);
+  for (const Stream& it : streams) it.synchronize();
+  told = look_until("nothing wrong");
+  while (messages_of(told, 0, "receive") != Strings{"1 12000 true", "1 12000 true"}) {
+    std::this_thread::yield();
+    told = look_until("nothing wrong");
+  }
+  use_device(0);
+}
+
 }  // namespace
 }  // namespace weir::nccl::test

@@ -202,10 +202,11 @@ TEST_F(NcclStreamErrors, ACallThatBreaksOffHalfwayLeavesNoStreamWaiting) {
 
 // While it hands its slices over, or takes them back; the proxy may be at work on the first ones.
 TEST_F(NcclStreamErrors, AGroupThatBreaksOffHalfwayLeavesNoStreamWaiting) {
-  constexpr size_t kCount = 15000;  // 15 slices, and less than goes from device to device
+  constexpr size_t kCount = 15000;  // 15 slices where it is staged
   size_t failed = 0;
   for (const int calls : {0, 1, 9, 20}) {
-    for (const char* function : {"cuMemcpyAsync", "cuStreamWriteValue32", "cuStreamBatchMemOp"}) {
+    for (const char* function :
+         {"cuMemcpyAsync", "cuStreamWriteValue32", "cuStreamBatchMemOp", "cuLaunchKernel"}) {
       ncclComm_t comms[2] = {};
       ASSERT_NCCL(ncclCommInitAll(comms, 2, nullptr));
       const Stream stream;
@@ -227,7 +228,8 @@ TEST_F(NcclStreamErrors, AGroupThatBreaksOffHalfwayLeavesNoStreamWaiting) {
       stream.synchronize();
     }
   }
-  EXPECT_GE(failed, 6u);
+  // Where it is work of the stream alone: each of the two marks, and the kernel.
+  EXPECT_GE(failed, 3u);
 }
 
 TEST_F(NcclStreamErrors, ThreadsWithDifferentCountsAllLearnItAtOnce) {

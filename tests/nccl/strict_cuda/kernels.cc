@@ -2,7 +2,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <vector>
 
+#include "cuda/kernels/message_host.h"
 #include "cuda/kernels/reduce_host.h"
 #include "nccl/strict_cuda/world.h"
 
@@ -12,7 +15,9 @@ namespace {
 
 constexpr size_t kElementBytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
 int module_of_all = 0;
-int functions[weir::kernels::kReduceCount];  // only their addresses count
+// Only their addresses count; the last one is that of messages.
+int functions[weir::kernels::kReduceCount + 1];
+int* const message_function = &functions[weir::kernels::kReduceCount];
 
 // What a kernel of the context may touch, as this library reaches it; all else ends the process.
 char* reach_from(Context context, const void* pointer, size_t bytes) {
@@ -26,6 +31,60 @@ char* reach_from(Context context, const void* pointer, size_t bytes) {
   if (reached != nullptr) return reached;
   std::fprintf(stderr, "strict libcuda: a kernel touches %zu bytes that are not for it\n", bytes);
   std::abort();
+}
+
+// The same for what may also be memory of the host that CUDA knows.
+char* reach_anywhere(Context context, const void* pointer, size_t bytes) {
+  const World& it = world();
+  const auto address = reinterpret_cast<uintptr_t>(pointer);
+  for (const auto* known : {&it.pinned, &it.registered}) {
+    auto at = known->upper_bound(address);
+    if (at == known->begin()) continue;
+    --at;
+    if (address + bytes <= at->first + at->second) return reinterpret_cast<char*>(address);
+  }
+  return reach_from(context, pointer, bytes);
+}
+
+// The kernel that moves messages, from its first look at them on.
+struct MessageLaunch {
+  MessageLaunch(Context context, const weir::kernels::MessageArguments& given)
+      : orders(given.orders != nullptr ? given.orders : given.orders_here,
+               (given.orders != nullptr ? given.orders : given.orders_here) + given.order_count),
+        messages(
+            given.orders != nullptr ? given.messages : given.messages_here,
+            (given.orders != nullptr ? given.messages : given.messages_here) + given.message_count),
+        mover(translate(context, given)) {}
+
+  weir::kernels::MessageArguments translate(Context context,
+                                            const weir::kernels::MessageArguments& given) {
+    constexpr uint64_t kSlots = weir::kernels::kMessageLanes * weir::kernels::kMessageSlots;
+    for (auto& it : orders) it.fifo = reach_from(context, it.fifo, kSlots * given.slot_bytes);
+    for (auto& it : messages) {
+      if (it.bytes > 0) it.buffer = reach_anywhere(context, it.buffer, it.bytes);
+    }
+    auto translated = given;
+    translated.orders = orders.data();
+    translated.messages = messages.data();
+    return translated;
+  }
+
+  std::vector<weir::kernels::MessageOrder> orders;
+  std::vector<weir::kernels::MessageData> messages;
+  weir::kernels::MessageMover mover;
+};
+
+Result launch_messages(Stream stream, const weir::kernels::MessageArguments& given) {
+  const Context context = t_context;
+  return issue("cuLaunchKernel", stream, [=]() -> Work {
+    return [=, launch = std::shared_ptr<MessageLaunch>()]() mutable {
+      if (launch == nullptr) launch = std::make_shared<MessageLaunch>(context, given);
+      bool any_moved = false;
+      if (!launch->mover.advance(&any_moved)) return false;
+      ++world().kernels;
+      return true;
+    };
+  });
 }
 
 }  // namespace
@@ -58,12 +117,20 @@ STRICT_CUDA_API cuModuleGetFunction(Function* function, Module, const char* name
       return kSuccess;
     }
   }
+  if (std::strcmp(name, weir::kernels::kMessageName) == 0) {
+    *function = message_function;
+    return kSuccess;
+  }
   return kErrorNotFound;
 }
 
 STRICT_CUDA_API cuLaunchKernel(Function function, unsigned grid_x, unsigned, unsigned,
                                unsigned block_x, unsigned, unsigned, unsigned, Stream stream,
                                void** arguments, void**) {
+  if (function == message_function) {
+    return launch_messages(stream,
+                           *static_cast<const weir::kernels::MessageArguments*>(arguments[0]));
+  }
   const auto type = static_cast<uint32_t>(static_cast<int*>(function) - functions);
   auto given = *static_cast<const weir::kernels::ReduceArguments*>(arguments[0]);
   const Context context = t_context;

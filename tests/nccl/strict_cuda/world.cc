@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 namespace strict_cuda {
 
@@ -28,9 +29,24 @@ void make_hardware_queues(World& it) {
   for (auto& of_device : it.hardware) of_device.resize(queues);
 }
 
-// Whether its work stands first in its queue.
+// Whether its work stands first in its queue, or has left it.
 bool is_first(const StreamState& stream) {
-  return stream.shared == nullptr || stream.shared->front() == &stream;
+  return stream.shared == nullptr || stream.runs_kernel || stream.shared->front() == &stream;
+}
+
+// Carries out what is first in the stream. False: it is to be asked again.
+bool carry_out(StreamState& stream) {
+  const bool is_kernel = std::strcmp(stream.names.front(), "cuLaunchKernel") == 0;
+  if (stream.shared != nullptr && is_kernel && !stream.runs_kernel) {
+    stream.shared->pop_front();
+    stream.runs_kernel = true;
+  }
+  if (!stream.queue.front()()) return false;
+  stream.queue.pop_front();
+  stream.names.pop_front();
+  if (stream.shared != nullptr && !stream.runs_kernel) stream.shared->pop_front();
+  stream.runs_kernel = false;
+  return true;
 }
 
 // What stands in the streams, for who looks for the reason of a hang.
@@ -63,10 +79,7 @@ void serve(World& it) {
     for (StreamState* stream : it.streams) {
       while (!stream->queue.empty()) {
         any = true;
-        if (!is_first(*stream) || !stream->queue.front()()) break;
-        stream->queue.pop_front();
-        stream->names.pop_front();
-        if (stream->shared != nullptr) stream->shared->pop_front();
+        if (!is_first(*stream) || !carry_out(*stream)) break;
         ++stream->done;
         moved = true;
       }

@@ -10,7 +10,8 @@
 // With CUDA_DEVICE_MAX_CONNECTIONS it is stricter, as a driver is. The streams of a device share so
 // many hardware queues, 1 to 32 (the driver's default is 8): a stream belongs to one of them by the
 // order of creation, and what stands first in a queue holds up all behind it, whatever their
-// streams; a queue, not a stream, has room for so many calls. Freeing memory and loading a module
+// streams; but a kernel leaves the queue when it begins, so that only what its own stream has
+// behind it waits there for its end; a queue, not a stream, has room for so many calls. Freeing memory and loading a module
 // wait until the device has nothing left to do, with the context's lock. Without the variable each
 // stream has a queue of its own and these calls do not wait, which is true of no driver: operations
 // from device to device hang otherwise (docs/gpu.md).
@@ -73,6 +74,7 @@ struct StreamState {
   std::deque<const char*> names;  // of the calls that enqueued them
   uint64_t enqueued = 0;
   uint64_t done = 0;
+  bool runs_kernel = false;  // which has left the hardware queue
   bool destroyed = false;
   Recorded* capture = nullptr;
   bool origin = false;

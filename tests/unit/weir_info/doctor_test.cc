@@ -149,7 +149,7 @@ TEST(Doctor, ADriverThatIsNotWholeHasARemedy) {
 
 TEST(Doctor, TheDirectWayIsToldWithItsReason) {
   InstalledDriver driver = {true, "550.54.15", true, "/lib/libcuda.so.1", "550.54.15", false};
-  EXPECT_TRUE(mentions(judge_driver(driver), Verdict::kGood, "off unless WEIR_DIRECT=1"));
+  EXPECT_TRUE(mentions(judge_driver(driver), Verdict::kGood, "directly on one machine, but"));
   EXPECT_TRUE(mentions(judge_driver(driver, "1"), Verdict::kNote, "unset WEIR_DIRECT"));
   EXPECT_TRUE(mentions(judge_driver(driver, "0"), Verdict::kGood, "WEIR_DIRECT=0"));
   driver.stand_in = true;

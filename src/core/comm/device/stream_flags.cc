@@ -42,8 +42,13 @@ Status failed(const char* call) {
 
 uint64_t StreamFlags::bytes_for(Rank rank_count) {
   const uint64_t bytes = kLine + rank_count * kRecords * sizeof(Record) +
-                         uint64_t{StreamProgram::flag_count(rank_count)} * kLine;
+                         uint64_t{StreamProgram::flag_count(rank_count)} * kLine +
+                         rank_count * kLine + uint64_t{rank_count} * rank_count * kPairBytes;
   return (bytes + 4095) / 4096 * 4096;
+}
+
+uint64_t StreamFlags::stops_offset() const {
+  return offset_of(StreamProgram::flag_count(rank_count_));
 }
 
 StreamFlags::~StreamFlags() {

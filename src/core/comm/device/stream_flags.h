@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // StreamFlags: memory of the host that all ranks of a communicator map, where their streams set and
-// await the flags of StreamProgram, and where ranks tell which calls they have made. It lies in
+// await the flags of StreamProgram, where their kernels count the pieces of messages
+// (cuda/kernels/message_arguments.h), and where ranks tell which calls they have made. It lies in
 // memory of the host so that a flag can be set without a call to the driver: when a rank has died
 // or aborted, a thread of the host releases the streams of the others by plain stores, whatever
 // holds the driver's locks.
@@ -14,6 +15,8 @@
 //   0             64                users: ranks that have it and have not left; uses before
 //   64            n * 64 * 32       records of calls of each rank: number, what, count, fingerprint
 //   after those   flag_count * 64   flags, one in each cache line
+//   after those   n * 64            of each rank: not 0 stops its kernels that move messages
+//   after those   n * n * 8 * 128   lanes of messages, of each writer and reader
 //
 // Thread-safe, except that a rank's records have one writer.
 #pragma once
@@ -26,6 +29,7 @@
 
 #include "core/base/status.h"
 #include "core/base/types.h"
+#include "cuda/kernels/message_arguments.h"
 
 namespace weir::comm {
 
@@ -73,12 +77,25 @@ class StreamFlags {
   std::atomic<uint32_t>& flag(uint32_t index) const {
     return *reinterpret_cast<std::atomic<uint32_t>*>(memory_ + offset_of(index));
   }
+  uint64_t offset_of_stop(Rank rank) const { return stops_offset() + uint64_t{rank} * kLine; }
+  std::atomic<uint32_t>& stop(Rank rank) const {
+    return *reinterpret_cast<std::atomic<uint32_t>*>(memory_ + offset_of_stop(rank));
+  }
+  // Of the messages of a pair: kernels::kMessageLanes.
+  uint64_t offset_of_lanes(Rank writer, Rank reader) const {
+    return stops_offset() + uint64_t{rank_count_} * kLine +
+           (uint64_t{writer} * rank_count_ + reader) * kPairBytes;
+  }
+  kernels::MessageLane* lanes(Rank writer, Rank reader) const {
+    return reinterpret_cast<kernels::MessageLane*>(memory_ + offset_of_lanes(writer, reader));
+  }
   void note_call(Rank rank, uint64_t number, uint64_t what, uint64_t count, uint32_t fingerprint);
   // False: the rank has not made a call of that number, or so many since that it is forgotten.
   bool read_call(Rank rank, uint64_t number, uint64_t* what, uint64_t* count) const;
 
  private:
   static constexpr uint64_t kLine = 64;
+  static constexpr uint64_t kPairBytes = kernels::kMessageLanes * sizeof(kernels::MessageLane);
 
   StreamFlags() = default;
   std::atomic<uint32_t>* words() const { return reinterpret_cast<std::atomic<uint32_t>*>(memory_); }
@@ -86,6 +103,7 @@ class StreamFlags {
   Record& record(Rank rank, uint64_t number) const {
     return reinterpret_cast<Record*>(memory_ + kLine)[rank * kRecords + number % kRecords];
   }
+  uint64_t stops_offset() const;
   void reset();
 
   char* memory_ = nullptr;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nccl/direct/reduce_kernels.h"
+#include "nccl/direct/device_kernels.h"
 
 #include <algorithm>
 #include <memory>
@@ -7,18 +7,19 @@
 #include <vector>
 
 #include "core/base/per_process.h"
+#include "cuda/kernels/message_arguments.h"
 
-#ifdef WEIR_REDUCE_IMAGE
+#ifdef WEIR_KERNEL_IMAGE
 // The image that nvcc has made: code for some architectures, and PTX for later ones.
 asm(".pushsection .rodata\n"
     ".balign 16\n"
-    ".hidden weir_reduce_image\n"
-    ".globl weir_reduce_image\n"
-    "weir_reduce_image:\n"
-    ".incbin \"" WEIR_REDUCE_IMAGE
+    ".hidden weir_kernel_image\n"
+    ".globl weir_kernel_image\n"
+    "weir_kernel_image:\n"
+    ".incbin \"" WEIR_KERNEL_IMAGE
     "\"\n"
     ".popsection\n");
-extern "C" __attribute__((visibility("hidden"))) const unsigned char weir_reduce_image[];
+extern "C" __attribute__((visibility("hidden"))) const unsigned char weir_kernel_image[];
 #endif
 
 namespace weir::nccl {
@@ -26,8 +27,8 @@ namespace weir::nccl {
 namespace {
 
 const void* image() {
-#ifdef WEIR_REDUCE_IMAGE
-  return weir_reduce_image;
+#ifdef WEIR_KERNEL_IMAGE
+  return weir_kernel_image;
 #else
   return nullptr;
 #endif
@@ -35,7 +36,7 @@ const void* image() {
 
 struct Loaded {
   std::mutex lock;
-  std::vector<std::unique_ptr<ReduceKernels>> all;
+  std::vector<std::unique_ptr<DeviceKernels>> all;
 };
 
 // Threads may use it until the process ends, when CUDA frees everything: never destroyed.
@@ -44,29 +45,31 @@ Loaded& loaded() {
   return it.get();
 }
 
-void load(const cuda::Driver& driver, ReduceKernels* into) {
+void load(const cuda::Driver& driver, DeviceKernels* into) {
   const cuda::RelaxedCapture relaxed(driver);
   cuda::Module module = nullptr;
   cuda::Result result = driver.cuModuleLoadData(&module, image());
   if (result != cuda::kSuccess) {
-    into->failure = cuda::failed(driver, "reduction kernels", "cuModuleLoadData", result).text;
+    into->failure = cuda::failed(driver, "kernels", "cuModuleLoadData", result).text;
     return;
   }
+  const auto find = [&](const char* name, cuda::Function* function) {
+    if (!into->failure.empty()) return;
+    result = driver.cuModuleGetFunction(function, module, name);
+    if (result == cuda::kSuccess) return;
+    into->failure = cuda::failed(driver, name, "cuModuleGetFunction", result).text;
+  };
   for (uint32_t i = 0; i < kernels::kReduceCount; ++i) {
-    const char* name = kernels::kReduceNames[i];
-    result = driver.cuModuleGetFunction(&into->functions[i], module, name);
-    if (result != cuda::kSuccess) {
-      into->failure = cuda::failed(driver, name, "cuModuleGetFunction", result).text;
-      return;
-    }
+    find(kernels::kReduceNames[i], &into->functions[i]);
   }
+  find(kernels::kMessageName, &into->messages);
 }
 
 }  // namespace
 
-bool has_reduce_kernels(const cuda::Driver& driver, std::string* reason) {
+bool has_device_kernels(const cuda::Driver& driver, std::string* reason) {
   if (image() == nullptr) {
-    *reason = "this library was built without nvcc, so without reduction kernels";
+    *reason = "this library was built without nvcc, so without kernels";
     return false;
   }
   if (!driver.can_launch()) {
@@ -76,8 +79,8 @@ bool has_reduce_kernels(const cuda::Driver& driver, std::string* reason) {
   return true;
 }
 
-const ReduceKernels* reduce_kernels(const cuda::Driver& driver, std::string* reason) {
-  if (!has_reduce_kernels(driver, reason)) return nullptr;
+const DeviceKernels* device_kernels(const cuda::Driver& driver, std::string* reason) {
+  if (!has_device_kernels(driver, reason)) return nullptr;
   cuda::Context context = nullptr;
   if (driver.cuCtxGetCurrent(&context) != cuda::kSuccess || context == nullptr) {
     *reason = "the thread has no CUDA context";
@@ -88,7 +91,7 @@ const ReduceKernels* reduce_kernels(const cuda::Driver& driver, std::string* rea
   auto known = std::find_if(it.all.begin(), it.all.end(),
                             [&](const auto& one) { return one->context == context; });
   if (known == it.all.end()) {
-    auto made = std::make_unique<ReduceKernels>();
+    auto made = std::make_unique<DeviceKernels>();
     made->context = context;
     load(driver, made.get());
     known = it.all.insert(it.all.end(), std::move(made));
