@@ -162,9 +162,6 @@ class Communicator {
     state_.failure.note(status);
     if (Communicator* outer = outer_.load()) outer->note_error(status);
   }
-  // If `other`, a communicator of the same ranks that does a part of this one's work, has failed,
-  // this one fails, too.
-  void fail_with(Communicator& other);
   // This rank cannot go on, for a reason of the caller's: breaks the communicator, and tells the
   // peers the reason. Without effect on one that has failed already.
   void give_up(const Status& reason);

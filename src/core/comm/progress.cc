@@ -358,14 +358,6 @@ Status Communicator::async_error() {
   return health_.reported_failure();
 }
 
-void Communicator::fail_with(Communicator& other) {
-  const Status failure = other.health();
-  if (failure.ok() || !health().ok()) return;
-  const std::lock_guard lock(state_.lock);
-  health_.fail(failure.with_context(fmt::format("for '{}'", name())),
-               other.state_.failure.blamed());
-}
-
 void Communicator::give_up(const Status& reason) {
   if (Communicator* inner = inner_.load()) inner->give_up(reason);
   health_.adopt(reason, {});

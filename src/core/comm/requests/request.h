@@ -72,7 +72,6 @@ struct Request {
   // Point to point.
   Rank peer = 0;
   uint64_t bytes = 0;
-  uint64_t announced_bytes = 0;  // of the user's message that this one announces or answers; else 0
   int known_device =
       -1;       // known to the caller to hold the buffer, which may otherwise count as host memory
   TagCall tag;  // kTagSend, kTagRecv

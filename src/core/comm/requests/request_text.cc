@@ -62,10 +62,6 @@ std::string describe(const Request& request, const CommState& state) {
                          request.started ? request.sequence : state.context.sequence + 1, name);
     case RequestKind::kSend:
     case RequestKind::kRecv:
-      if (request.announced_bytes > 0) {
-        return fmt::format("a message of {} bytes with rank {} on memory of devices on '{}'",
-                           request.announced_bytes, request.peer, name);
-      }
       return request.kind == RequestKind::kSend
                  ? fmt::format("send of {} bytes to rank {} on '{}'", request.bytes, request.peer,
                                name)
