@@ -266,8 +266,8 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_comm_set_timeout(weir_comm_t comm, i
 
 /* Collective. `bytes` of memory on every rank that every rank's transport can reach directly: an
  * operation whose buffers lie in such memory moves data once (zero copy). 64-byte aligned at least.
- * `bytes` must be the same on every rank: else WEIR_ERROR_MISMATCH on all of them, and `comm` is as
- * before. */
+ * `bytes` > 0 must be the same on every rank: else WEIR_ERROR_MISMATCH on all of them, and `comm`
+ * is as before. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_mem_alloc(weir_comm_t comm, size_t bytes,
                                                       void** memory);
 
@@ -454,7 +454,7 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_all_to_all(weir_comm_t comm, const v
                                                        weir_request_t* request);
 
 /* send_counts[i] of rank r must equal recv_counts[r] of rank i. Displacements are in elements;
- * NULL: blocks follow each other. */
+ * NULL: blocks follow each other. send and recv must be different buffers. */
 WEIR_API WEIR_MUST_CHECK weir_result_t
 weir_all_to_all_v(weir_comm_t comm, const void* send, const size_t* send_counts,
                   const size_t* send_displacements, void* recv, const size_t* recv_counts,
@@ -639,9 +639,9 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_group_start(void);
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_group_end(void);
 
 /* Makes progress. *done becomes 1 and *request NULL when the operation is complete or has failed.
- */
+ * WEIR_ERROR_INVALID_ARGUMENT: *request is NULL. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_test(weir_request_t* request, int* done);
-/* Blocks until complete or the operation's deadline. *request becomes NULL. */
+/* Blocks until complete or the operation's deadline. *request, which is no NULL, becomes NULL. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_wait(weir_request_t* request);
 /* Waits for all; returns the first error. NULL entries are skipped. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_wait_all(weir_request_t* requests,

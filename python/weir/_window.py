@@ -183,7 +183,10 @@ class Window:
         return self._window.flush(-1 if target is None else target, async_op)
 
     def close(self) -> None:
-        """Collective: ends the window when the operations of all ranks in it are done."""
+        """Collective: ends the window when the operations of all ranks in it are done.
+
+        ``ValueError`` where it has been closed or retired already, also at the end of ``with``.
+        """
         self._window.close()
 
     def retire(self) -> None:

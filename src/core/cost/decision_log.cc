@@ -43,6 +43,17 @@ uint64_t DecisionLog::add(const Request& request, const Decision& decision) {
   return id;
 }
 
+uint64_t DecisionLog::find_same(const Request& request, const Decision& decision) const {
+  const auto same =
+      std::find_if(records_.rbegin(), records_.rend(), [&](const DecisionRecord& record) {
+        return record.call_key == request.call_key && record.shape == shape_of(request) &&
+               record.decision.algorithm == decision.algorithm &&
+               record.decision.slice_bytes == decision.slice_bytes &&
+               record.decision.explored == decision.explored;
+      });
+  return same == records_.rend() ? 0 : same->id;
+}
+
 void DecisionLog::measured(uint64_t id, double ns, const algo::Algorithm* explored) {
   if (id <= dropped_count_ || id > dropped_count_ + records_.size()) return;
   DecisionRecord& record = records_[id - dropped_count_ - 1];

@@ -41,6 +41,9 @@ class DecisionLog {
 
   // Returns the record's id.
   uint64_t add(const Request& request, const Decision& decision);
+  // The id of a record of the same call with the same choice; 0: there is none. A plan that was
+  // dropped and is made anew uses it again.
+  uint64_t find_same(const Request& request, const Decision& decision) const;
   // Records one more execution, which took `ns`. `explored`: the algorithm whose turn it was;
   // nullptr: the call did not explore. Does nothing when the record has been dropped.
   void measured(uint64_t id, double ns, const algo::Algorithm* explored = nullptr);

@@ -137,10 +137,17 @@ void Planner::add(std::shared_ptr<const algo::Imported> program, bool preferred)
 }
 
 Planner::Entry& Planner::entry_of(const PlanKey& key) {
-  const uint64_t hash = (key.what * 0x9e3779b97f4a7c15ull) ^ (key.count * 0xc2b2ae3d27d4eb4full) ^
-                        (uint64_t{key.in_place} << 17) ^ (uint64_t{key.windows} << 23) ^
-                        (uint64_t{key.told} << 29);
-  return entries_[(hash >> 24) % kEntries];
+  const uint64_t flags =
+      uint64_t{key.in_place} | uint64_t{key.windows} << 1 | uint64_t{key.told} << 2;
+  // Every bit of the key reaches the index: roots and flags differ in single ones.
+  const uint64_t hash = spread(key.what ^ spread(key.count ^ flags << 61));
+  Entry* const set = &entries_[(hash >> 32) % (kEntries / kWays) * kWays];
+  Entry* oldest = set;
+  for (Entry* entry = set; entry != set + kWays; ++entry) {
+    if (entry->plan != nullptr && entry->key == key) return *entry;
+    if (entry->used < oldest->used) oldest = entry;
+  }
+  return *oldest;
 }
 
 Result<const Plan*> Planner::plan_for(const Call& call, bool windows) {
@@ -162,6 +169,7 @@ Result<const Plan*> Planner::plan_for(const Call& call, bool windows) {
       entry.explored->plans.resize(entry.explored->algorithms.size());
     }
   }
+  entry.used = ++use_count_;
   latest_key_ = key;
   latest_ = entry.plan.get();
   return entry.plan.get();
@@ -346,6 +354,8 @@ Result<cost::Decision> Planner::decide(const Call& call, const algo::Problem& pr
     decided.value().explored = cost::worth_exploring(decided.value());
   }
   if (options_.explain) add_not_offered(request, &decided.value());
+  *record = decisions_.find_same(request, decided.value());
+  if (*record != 0) return decided;
   *record = decisions_.add(request, decided.value());
   if (options_.explain && context_.rank == 0) {
     std::fprintf(stderr, "%s\n", cost::explain(*decisions_.find(*record)).c_str());

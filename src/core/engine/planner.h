@@ -202,9 +202,11 @@ class Planner {
   };
   struct Entry {
     PlanKey key;
+    uint64_t used = 0;  // the value of use_count_ at its latest use; 0: never
     std::unique_ptr<Plan> plan;
     std::unique_ptr<Explored> explored;  // nullptr: nothing is explored
   };
+  // That of the key, or the one of its set to use for it: it was not used for the longest time.
   Entry& entry_of(const PlanKey& key);
   Result<const Plan*> plan_for_uneven(const Call& call, bool windows);
   // Whether the latest plan of a v-variant was bound to the lengths of `call`, if those of all
@@ -229,7 +231,8 @@ class Planner {
   void add_not_offered(const cost::Request& request, cost::Decision* decision) const;
   void note_windows();
 
-  static constexpr size_t kEntries = 256;
+  static constexpr size_t kEntries = 256;  // in sets of kWays, which keys share by their hash
+  static constexpr size_t kWays = 4;
   static constexpr size_t kUnevenChoicesMax = 16;
 
   const Context& context_;
@@ -240,6 +243,7 @@ class Planner {
   // One ring, where that in the order of ranks goes between hosts too often; else empty.
   graph::Rings ring_by_host_;
   std::vector<Entry> entries_;
+  uint64_t use_count_ = 0;
   cost::DecisionLog decisions_;
   std::array<bool, kCollectiveCount> uses_windows_{};
   std::array<bool, kCollectiveCount> has_programs_{};

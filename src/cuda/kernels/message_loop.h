@@ -159,8 +159,8 @@ WEIR_KERNEL MessageStep look(const MessageArguments& a, const MessageTrack& trac
   }
   if (load_counter(&lane.put) == track.pieces) return MessageStep::kWait;
   if (begins && load_length(&lane.bytes[slot]) != message.bytes) {
-    // A thread of the host says so, and stops both ends. (The lengths in another lane than the first
-    // need not be those of the same message.)
+    // A thread of the host says so, and stops both ends. (The lengths in another lane than the
+    // first need not be those of the same message.)
     if (track.lane == 0) {
       store_length(&lane.expected, message.bytes);
       store_counter(&lane.refused, 1);

@@ -212,7 +212,7 @@ TEST_F(NcclDirectMessageGraphs, EveryLaunchOfAGraphSendsAgain) {
 
 // ---- What goes wrong ----------------------------------------------------------------------------
 
-// A sender whose message fits into the slots of the pair has ended, and learns it from the receiver.
+// A sender whose message fits into the slots of the pair has ended; it learns it from the receiver.
 TEST_F(NcclDirectMessages, OfDifferentLengthsAreToldToBothRanks) {
   WEIR_NEEDS_QUEUES(8);
   for (const size_t count : {size_t{1000}, kCount, kHuge}) {

@@ -213,6 +213,62 @@ TEST_F(Planning, OverASlowNetworkSlicesAreShorterSoThatItIsNeverIdle) {
   EXPECT_EQ(slice_bytes, 131'072u) << "2.6 ms";
 }
 
+// Roots that take turns, calls in place and not, and counts that differ by one.
+TEST_F(Planning, CallsThatAlternateKeepTheirPlans) {
+  context_.rank_count = 8;
+  PlannerOptions options;
+  options.table = cost::built_in_table();
+  Planner planner(context_, options);
+  std::vector<Call> calls;
+  for (const bool in_place : {false, true}) {
+    for (Rank root = 0; root < 8; ++root) {
+      Call call;
+      call.collective = Collective::kBroadcast;
+      call.count = 100;
+      call.root = root;
+      call.in_place = in_place;
+      calls.push_back(call);
+    }
+    for (size_t count = 100; count < 104; ++count) {
+      Call call;
+      call.count = count;
+      call.in_place = in_place;
+      calls.push_back(call);
+    }
+  }
+  std::vector<const Plan*> plans;
+  for (const Call& call : calls) plans.push_back(planner.plan_for(call, false).take());
+  EXPECT_EQ(std::set<const Plan*>(plans.begin(), plans.end()).size(), calls.size());
+  for (size_t i = 0; i < calls.size(); ++i) {
+    EXPECT_EQ(planner.plan_for(calls[i], false).take(), plans[i]) << describe(calls[i]);
+  }
+}
+
+// More calls than there is room for: each plan is made anew, its decision is the one there was.
+TEST_F(Planning, APlanThatIsMadeAnewHasTheSameDecision) {
+  context_.rank_count = 4;
+  PlannerOptions options;
+  options.table = cost::built_in_table();
+  Planner planner(context_, options);
+  Call call;
+  call.count = 1;
+  const uint64_t decision = planner.plan_for(call, false).take()->decision;
+  for (size_t count = 2; count < 200; ++count) {
+    call.count = count;
+    ASSERT_TRUE(planner.plan_for(call, false).ok());
+  }
+  const size_t record_count = planner.decisions().records().size();
+  EXPECT_EQ(record_count, 199u);
+  for (size_t count = 1; count < 200; ++count) {
+    call.count = count;
+    const Plan* plan = planner.plan_for(call, false).take();
+    if (count == 1) {
+      EXPECT_EQ(plan->decision, decision);
+    }
+  }
+  EXPECT_EQ(planner.decisions().records().size(), record_count);
+}
+
 TEST(MessageSlices, GetShorterWithTheTimeOnTheWire) {
   EXPECT_EQ(message_slice_bytes(Collective::kAllReduce, 4), 128u << 10);
   EXPECT_EQ(message_slice_bytes(Collective::kAllReduce, 4, 0.8), 128u << 10);
