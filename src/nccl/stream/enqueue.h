@@ -26,8 +26,8 @@ void find_order(Operation* operation);
 Outcome enqueue(std::vector<Operation> operations,
                 const std::shared_ptr<const std::atomic<bool>>& may_run = nullptr);
 
-// An operation without a stream that is work of a stream on its peers (goes_by_stream): it goes into
-// a stream of the library's own, for whose end the caller then waits.
+// An operation without a stream that is work of a stream on its peers (goes_by_stream): it goes
+// into a stream of the library's own, for whose end the caller then waits.
 Outcome use_own_stream(Operation* operation);
 Outcome wait_for_own_stream(const char* function, Comm& comm);
 

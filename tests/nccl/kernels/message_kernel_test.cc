@@ -10,6 +10,7 @@
 #include <deque>
 #include <memory>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "cuda/kernels/message_host.h"
