@@ -353,7 +353,7 @@ TEST(RunProgram, ItsOutputsAndExitAreKept) {
 }
 
 TEST(AnswerOfFork, ItIsWholeOrAnErrorThatSaysHowItEnded) {
-  const std::string large(300'000, 'x');
+  std::string large(300'000, 'x');
   const auto answer = answer_of_fork(
       [&] {
         puts("nobody sees this");

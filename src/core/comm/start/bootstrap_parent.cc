@@ -109,34 +109,48 @@ uint16_t port_of_look(const JoiningRank& self, const Place& place, uint32_t look
   return index < kPlacePortCount ? place_port(self.secret, index) : place.port;
 }
 
-// Connects to all addresses at once and does the handshake with those that answer, one after the
-// other.
+// Moves those streams out of `streams` whose connection is made, or has failed, by `until_ns`.
+Status take_connected(std::vector<net::Stream>* streams, uint64_t until_ns,
+                      std::vector<net::Stream>* connected) {
+  std::vector<pollfd> entries;
+  for (const net::Stream& one : *streams) entries.push_back({one.fd(), POLLOUT, 0});
+  WEIR_RETURN_IF_ERROR(wait_for_events(&entries, until_ns));
+  std::vector<net::Stream> left;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    (entries[i].revents == 0 ? left : *connected).push_back(std::move((*streams)[i]));
+  }
+  *streams = std::move(left);
+  return Status();
+}
+
+// Connects to all addresses at once, that of number `first` before the others, and does the
+// handshake with those that answer, one after the other.
 Result<Parent> connect_to_port(const JoiningRank& self,
                                const std::vector<net::IpAddress>& addresses, uint16_t port,
-                               const net::TlsContext* tls, uint64_t reach_ns,
+                               const net::TlsContext* tls, uint64_t reach_ns, uint32_t first,
                                bool* answers = nullptr) {
   const uint64_t until_ns = std::min(self.deadline_ns, now_ns() + reach_ns);
   std::vector<net::Stream> streams;
-  for (const net::IpAddress& address : addresses) {
-    const int fd = net::begin_connect(address, port, {});
+  for (size_t i = 0; i < addresses.size(); ++i) {
+    const int fd = net::begin_connect(addresses[(first + i) % addresses.size()], port, {});
     if (fd >= 0) streams.emplace_back(fd);
   }
   while (!streams.empty() && now_ns() < until_ns) {
-    std::vector<pollfd> entries;
-    for (const net::Stream& one : streams) entries.push_back({one.fd(), POLLOUT, 0});
-    WEIR_RETURN_IF_ERROR(wait_for_events(&entries, until_ns));
-    for (size_t i = entries.size(); i-- > 0;) {
-      if (entries[i].revents == 0) continue;
-      net::Stream stream = std::move(streams[i]);
-      streams.erase(streams.begin() + static_cast<std::ptrdiff_t>(i));
+    std::vector<net::Stream> connected;
+    WEIR_RETURN_IF_ERROR(take_connected(&streams, until_ns, &connected));
+    for (size_t i = 0; i < connected.size(); ++i) {
+      net::Stream stream = std::move(connected[i]);
       if (net::connect_error(stream.fd()) != 0) continue;
       if (tls != nullptr && !stream.secure(*tls, net::Stream::Role::kClient)) {
         return Status(Code::kNoMemory, "no memory for TLS");
       }
-      // At a port of the network another program may listen, and send nothing.
+      // At a port of the network another program may listen, and send nothing; or a network takes
+      // connections and loses what is sent on them. Then the next address has its turn while the
+      // listener still waits there.
+      const uint64_t patience_ns = i + 1 < connected.size() ? reach_ns : kAnswerNs;
       const uint64_t end_ns = answers != nullptr ? until_ns
                                                  : std::min(with_grace(self.deadline_ns, now_ns()),
-                                                            now_ns() + kAnswerNs);
+                                                            now_ns() + patience_ns);
       Result<Parent> found = shake_hands(self, std::move(stream), kElsewhere, end_ns, answers);
       if (!found.ok() || found.value().link != nullptr) return found;
       if (answers != nullptr && *answers) return found;
@@ -201,8 +215,9 @@ Result<Parent> connect_locally(const JoiningRank& self, const std::string& name,
 
 Result<Parent> connect_to_place(const JoiningRank& self, const Place& place, uint32_t look,
                                 const net::TlsContext* tls) {
+  // Every second look is at the usual port: of these, each begins with another address.
   return connect_to_port(self, place.addresses, port_of_look(self, place, look), tls,
-                         kReachNsMin << std::min(look / 4, kReachDoublings));
+                         kReachNsMin << std::min(look / 4, kReachDoublings), look / 2);
 }
 
 Result<Parent> connect_to(const JoiningRank& self, const ChildAddress& address,
@@ -212,7 +227,7 @@ Result<Parent> connect_to(const JoiningRank& self, const ChildAddress& address,
                            fmt::format(" (rank {})", address.rank));
   }
   return connect_to_port(self, address.place.addresses, address.place.port, tls,
-                         kReachNsMin << kReachDoublings);
+                         kReachNsMin << kReachDoublings, 0);
 }
 
 Result<bool> is_tls_asked() {
@@ -236,7 +251,7 @@ bool is_answered(const Secret& secret, const Place& place, uint64_t deadline_ns)
   bool answers = false;
   for (uint32_t i = 0; i < kPlacePortCount && !answers && now_ns() < deadline_ns; ++i) {
     (void)connect_to_port({secret, 0, 0, deadline_ns}, place.addresses, place_port(secret, i),
-                          context.get(), 4 * kReachNsMin, &answers);
+                          context.get(), 4 * kReachNsMin, 0, &answers);
   }
   return answers;
 }

@@ -100,6 +100,26 @@ TEST(BootstrapNetwork, APortThatIsTakenIsPassedOver) {
   close(stranger);
 }
 
+// A network that takes connections and loses what is sent on them.
+TEST(BootstrapNetwork, AnAddressThatNeverAnswersDoesNotHideTheOthers) {
+  for (const bool is_last : {false, true}) {
+    const Secret secret = fresh_secret();
+    uint16_t port = place_port(secret, 0);
+    const int silent = net::listen_at(loopback(2).addresses[0], &port, 64);
+    if (silent < 0) GTEST_SKIP() << "somebody else has the port";
+    Setting setting;
+    setting.place.addresses.insert(
+        is_last ? setting.place.addresses.end() : setting.place.addresses.begin(),
+        loopback(2).addresses[0]);
+    std::vector<Outcome> outcomes(2);
+    std::thread zero([&] { outcomes[0] = play_alone(secret, 0, 2, 3, 10); });
+    outcomes[1] = play_alone(secret, 1, 2, 3, 10, setting);
+    zero.join();
+    close(silent);
+    expect_gathered(outcomes, 10);
+  }
+}
+
 // The caller's.
 int begin_to_connect(uint16_t port) {
   return net::begin_connect(loopback().addresses[0], port, {});
