@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <thread>
 
@@ -202,7 +203,7 @@ class Tap {
     uint16_t port;
   };
   struct Lines {
-    net::Stream ends[2];  // to rank 1, to the root
+    std::array<net::Stream, 2> ends;  // to rank 1, to the root
   };
 
   void stop() {
@@ -222,7 +223,7 @@ class Tap {
   }
 
   // False: the connection has ended.
-  bool carry(Lines* lines, int from) {
+  bool carry(Lines* lines, size_t from) {
     char data[4096];
     const ssize_t got = recv(lines->ends[from].fd(), data, sizeof data, MSG_DONTWAIT);
     if (got < 0) return errno == EAGAIN || errno == EINTR;
