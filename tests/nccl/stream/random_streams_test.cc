@@ -219,6 +219,7 @@ TEST(NcclRandomStreams, WhateverEachRankGroupsAllGetWhatASerialModelSays) {
   const uint64_t count = from_environment("WEIR_TEST_SEEDS", 200);
   std::printf("WEIR_TEST_SEED=%llu WEIR_TEST_SEEDS=%llu\n", static_cast<unsigned long long>(first),
               static_cast<unsigned long long>(count));
+  std::fflush(stdout);  // also seen where the test hangs and is killed
   for (uint64_t seed = first; seed < first + count && !testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE("WEIR_TEST_SEED=" + std::to_string(seed));
     Program(seed).run();
