@@ -14,6 +14,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -81,6 +82,8 @@ class Comm {
   Comm& operator=(const Comm&) = delete;
 
   const MakingProcess& maker() const { return maker_; }
+  // The program's thread whose call made it.
+  std::thread::id making_thread() const { return making_thread_; }
   // In a process forked from the maker: frees what belongs to this process and notifies no other
   // rank. The object stays, since threads of the maker may have been using it.
   void leave_to_parent();
@@ -204,6 +207,7 @@ class Comm {
   void end_the_rest();  // the siblings; with the lock held
 
   const MakingProcess maker_;
+  const std::thread::id making_thread_ = std::this_thread::get_id();
   const Config config_;
   const int device_;
   const bool chose_device_;  // it is not number 0 for lack of another one

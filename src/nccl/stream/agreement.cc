@@ -78,7 +78,9 @@ Outcome agree_on_devices(const char* function, Comm& comm) {
     }
   }
   if (here.size() > 1 && choice != DirectChoice::kNoCuda) {
-    comm.devices().set_neighbors(Neighbors::find(all[0].number, here));
+    std::shared_ptr<Neighbors> neighbors = Neighbors::find(all[0].number, here);
+    neighbors->note_maker(comm.rank(), comm.making_thread());
+    comm.devices().set_neighbors(std::move(neighbors));
   }
   explain_choices(comm, all);
   if (!direct) return {};

@@ -56,6 +56,11 @@ std::shared_ptr<Neighbors> Neighbors::find(uint64_t number, const std::vector<Ra
   return found;
 }
 
+void Neighbors::note_maker(int rank, std::thread::id thread) {
+  std::lock_guard lock(lock_);
+  places_[rank].maker = thread;
+}
+
 void Neighbors::note_call(int rank, cuda::Context context) {
   std::lock_guard lock(lock_);
   Place& place = places_[rank];
@@ -96,7 +101,9 @@ std::vector<int> Neighbors::of_this_thread(int rank) const {
   std::lock_guard lock(lock_);
   std::vector<int> found;
   for (const auto& [other, place] : places_) {
-    if (other != rank && place.thread == std::this_thread::get_id()) found.push_back(other);
+    const bool has_called = place.thread != std::thread::id();
+    const std::thread::id thread = has_called ? place.thread : place.maker;
+    if (other != rank && thread == std::this_thread::get_id()) found.push_back(other);
   }
   return found;
 }

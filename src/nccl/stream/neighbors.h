@@ -30,6 +30,8 @@ class Neighbors {
   // The object of the communicator with this number, of whose ranks these are in this process.
   static std::shared_ptr<Neighbors> find(uint64_t number, const std::vector<Rank>& ranks);
 
+  // The thread made the rank's communicator.
+  void note_maker(int rank, std::thread::id thread);
   // The calling thread makes a call for the rank, on a stream of this context.
   void note_call(int rank, cuda::Context context);
   // Other ranks whose latest calls were on streams of this context; of those that have made none,
@@ -38,7 +40,8 @@ class Neighbors {
   // For the text of a deadline: which ranks share the hardware queues of the rank's latest call;
   // "": none.
   std::string hint(const cuda::Driver& driver, int rank) const;
-  // Other ranks whose latest calls were made by the calling thread.
+  // Other ranks whose latest calls were made by the calling thread; of those that have made none,
+  // those whose communicators it made.
   std::vector<int> of_this_thread(int rank) const;
 
  private:
@@ -46,6 +49,7 @@ class Neighbors {
     int device = 0;
     cuda::Context context = nullptr;  // of the latest call
     std::thread::id thread;           // its thread; none: there is no such call
+    std::thread::id maker;
   };
   mutable std::mutex lock_;
   std::map<int, Place> places_;  // by rank

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // ncclSend and ncclRecv on memory of devices over a transport that takes it (device_double), which
 // holds the library to giving it such memory by the calls for it alone. As between hosts, messages
-// are no work of their streams alone (WEIR_DIRECT=0). Ranks are processes on the
-// stand-in for CUDA; nothing here starts a thread, or CUDA, before it forks.
+// are no work of their streams alone (WEIR_DIRECT=0), except in the last test. Ranks are processes
+// on the stand-in for CUDA; nothing here starts a thread, or CUDA, before it forks.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -106,8 +106,9 @@ void exchange(ncclComm_t comm, int rank, bool on_device, size_t count) {
 }
 
 // Both ranks of a communicator that is made when the processes use devices; `on_device` by rank.
-// What rank `rank` must say of its messages.
-void run(std::vector<bool> on_device, std::vector<bool> passed) {
+// Whether the transport performs a rank's messages, or they are work of their streams alone, as the
+// rank must say.
+void run(std::vector<bool> on_device, std::vector<bool> passed, bool directly = false) {
   ASSERT_TRUE(kEnvironment);
   EXPECT_EQ(run_processes(2,
                           [&](int rank, ncclComm_t first) {
@@ -124,7 +125,7 @@ void run(std::vector<bool> on_device, std::vector<bool> passed) {
                             }
                             const std::string told = testing::internal::GetCapturedStderr();
                             EXPECT_EQ(told.find(kPassed) != std::string::npos, passed[me]) << told;
-                            EXPECT_EQ(told.find(kDirectly), std::string::npos) << told;
+                            EXPECT_EQ(told.find(kDirectly) != std::string::npos, directly) << told;
                             EXPECT_NCCL(ncclCommDestroy(comm));
                             EXPECT_NCCL(ncclCommDestroy(first));
                           }),
@@ -139,6 +140,13 @@ TEST(NcclMessagesOnDevices, AreStagedOnTheRankWhoseDeviceTheTransportDoesNotTake
   setenv("DEVICE_DOUBLE_REFUSES", "1", 1);
   run({true, true}, {true, false});
   unsetenv("DEVICE_DOUBLE_REFUSES");
+}
+
+TEST(NcclMessagesOnDevices, AreWorkOfTheirStreamsOnOneMachineWhateverTheTransportTakes) {
+  if (WEIR_TEST_HAS_KERNELS == 0) GTEST_SKIP() << "built without nvcc, so without kernels";
+  setenv("WEIR_DIRECT", "auto", 1);
+  run({true, true}, {false, false}, true);
+  setenv("WEIR_DIRECT", "0", 1);
 }
 
 }  // namespace

@@ -155,6 +155,27 @@ TEST_F(LaunchQueue, AThreadThatIsFarAheadDoesNotKeepItsPeerFromCalling) {
   });
 }
 
+// All calls of one rank, more than may be in flight, before the first of the next, in one thread.
+TEST_F(LaunchQueue, OneThreadMayMakeAllCallsOfARankBeforeThoseOfTheNext) {
+  WEIR_NEEDS_QUEUES(8);
+  strict_cuda_queue(64 * 1024);
+  constexpr int kCalls = 400;
+  const StreamRanks ranks(2);
+  const Array first(MemoryKind::kDevice, 10);
+  const Array second(MemoryKind::kDevice, 10);
+  const Array* const data[] = {&first, &second};
+  for (const Array* it : data) it->set(std::vector<int>(10, 1));
+  for (int rank = 0; rank < 2; ++rank) {
+    for (int k = 0; k < kCalls; ++k) {
+      ASSERT_NCCL(ncclAllReduce(data[rank]->data(), data[rank]->data(), 10, ncclInt,
+                                k % 100 == 0 ? ncclSum : ncclMax, ranks.comm(rank),
+                                ranks.stream(rank).nccl()));
+    }
+  }
+  ranks.synchronize();
+  for (const Array* it : data) EXPECT_EQ(it->get(), std::vector<int>(10, 1 << 4));
+}
+
 // So that the calls for one operation have room, whatever its size.
 TEST_F(LaunchQueue, ALargeOperationOfThreadsThatShareADeviceDoesNotWaitForItself) {
   WEIR_NEEDS_QUEUES(8);
