@@ -23,14 +23,19 @@
 
 namespace weir::nccl {
 
+// A word of the host that a stream, or a kernel, writes.
+inline uint32_t load_word(const uint32_t& word) {
+  return std::atomic_ref(const_cast<uint32_t&>(word)).load(std::memory_order_acquire);
+}
+
 struct Mailbox {
   alignas(64) uint32_t ready;
   alignas(64) uint32_t done;
 
-  uint32_t rung() { return std::atomic_ref(ready).load(std::memory_order_acquire); }
+  uint32_t rung() const { return load_word(ready); }
   void take() { std::atomic_ref(ready).store(0, std::memory_order_relaxed); }
   void answer() { std::atomic_ref(done).store(1, std::memory_order_release); }
-  bool quiet() { return rung() == 0 && std::atomic_ref(done).load(std::memory_order_acquire) == 0; }
+  bool quiet() const { return rung() == 0 && load_word(done) == 0; }
 };
 
 struct Staging {

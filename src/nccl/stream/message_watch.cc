@@ -4,21 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <utility>
 
 #include "core/base/rank_list.h"
 #include "nccl/api/translate.h"
 
 namespace weir::nccl {
-
-namespace {
-
-uint32_t read(const uint32_t& word) {
-  return std::atomic_ref(const_cast<uint32_t&>(word)).load(std::memory_order_acquire);
-}
-
-}  // namespace
 
 MessageWatch::MessageWatch(const std::vector<Operation>& operations,
                            std::shared_ptr<StreamMemory> memory, Words words, uint32_t number,
@@ -54,9 +45,9 @@ kernels::MessageLane* MessageWatch::lanes(const Message& one) const {
 bool MessageWatch::waits_in(const Message& one) const {
   for (uint32_t i = 0; i < kernels::kMessageLanes; ++i) {
     const kernels::MessageLane& lane = lanes(one)[i];
-    const uint32_t waiting = read(lane.put) - read(lane.taken);
-    if (one.sends ? read(lane.sends) != 0 && waiting >= kernels::kMessageSlots
-                  : read(lane.receives) != 0 && waiting == 0) {
+    const uint32_t waiting = load_word(lane.put) - load_word(lane.taken);
+    if (one.sends ? load_word(lane.sends) != 0 && waiting >= kernels::kMessageSlots
+                  : load_word(lane.receives) != 0 && waiting == 0) {
       return true;
     }
   }
@@ -78,7 +69,7 @@ uint64_t MessageWatch::progress_mark() const {
   for (const Message& it : messages_) {
     for (uint32_t i = 0; i < kernels::kMessageLanes; ++i) {
       const kernels::MessageLane& lane = lanes(it)[i];
-      mark = (mark * 1099511628211u + read(lane.put)) * 1099511628211u + read(lane.taken);
+      mark = (mark * 1099511628211u + load_word(lane.put)) * 1099511628211u + load_word(lane.taken);
     }
   }
   return mark;
@@ -88,8 +79,8 @@ uint64_t MessageWatch::progress_mark() const {
 bool MessageWatch::finds_fault() {
   for (const Message& it : messages_) {
     const kernels::MessageLane& lane = lanes(it)[0];
-    if (read(lane.refused) == 0) continue;
-    const uint64_t sent = lane.bytes[read(lane.taken) % kernels::kMessageSlots];
+    if (load_word(lane.refused) == 0) continue;
+    const uint64_t sent = lane.bytes[load_word(lane.taken) % kernels::kMessageSlots];
     const Rank me = memory_->rank();
     fail(ncclInvalidUsage,
          fmt::format("rank {} sends {} bytes, rank {} receives {}: a send and its receive must "

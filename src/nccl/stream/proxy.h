@@ -70,7 +70,7 @@ struct TaskChain {
   // The latest call that has begun has ended.
   bool is_over(size_t kind) const {
     Mailbox& it = words->mailboxes[kind];
-    return it.rung() == std::atomic_ref(it.done).load(std::memory_order_acquire);
+    return it.rung() == load_word(it.done);
   }
 
   std::shared_ptr<Staging> staging;

@@ -22,10 +22,6 @@ constexpr milliseconds kCheckAgain{10};
 // A rank that has gone may have done its part before; what it has left is taken in less than this.
 constexpr milliseconds kGonePatience{500};
 
-uint32_t read(const uint32_t& word) {
-  return std::atomic_ref(const_cast<uint32_t&>(word)).load(std::memory_order_acquire);
-}
-
 }  // namespace
 
 StreamWatch::StreamWatch(const Operation& operation, std::shared_ptr<StreamMemory> memory,
@@ -41,12 +37,12 @@ StreamWatch::StreamWatch(const Operation& operation, std::shared_ptr<StreamMemor
                                                    : operation.comm->weir()->comm->timeout_ms()) {}
 
 bool StreamWatch::ended() const {
-  return !in_graph_ && static_cast<int32_t>(read(words_.calls().done) - number_) >= 0;
+  return !in_graph_ && static_cast<int32_t>(load_word(words_.calls().done) - number_) >= 0;
 }
 
 bool StreamWatch::running() const {
   const Mailbox& words = words_.calls();
-  return read(words.ready) == number_ && read(words.done) != number_;
+  return load_word(words.ready) == number_ && load_word(words.done) != number_;
 }
 
 void StreamWatch::look() {
