@@ -15,10 +15,6 @@ namespace weir::nccl {
 
 namespace {
 
-cuda::DevicePointer address(const void* pointer) {
-  return static_cast<cuda::DevicePointer>(reinterpret_cast<uintptr_t>(pointer));
-}
-
 uint64_t bytes_of(const Operation& operation) {
   return operation.count * element_bytes(operation.type);
 }
@@ -57,13 +53,11 @@ size_t aligned(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
 MessageCall::MessageCall(const char* function, std::shared_ptr<StreamMemory> memory,
                          cuda::Stream stream, uint32_t number, uint32_t* started, uint32_t* ended)
-    : function_(function),
-      memory_(std::move(memory)),
-      driver_(memory_->driver()),
-      stream_(stream),
+    : memory_(std::move(memory)),
+      calls_(memory_->driver(), function, stream),
       number_(number),
-      started_(started),
-      ended_(ended),
+      started_(address(started)),
+      ended_(address(ended)),
       staging_(std::make_shared<MessageStaging>()) {
   staging_->memory = memory_;
 }
@@ -77,7 +71,7 @@ Outcome MessageCall::make(const std::vector<Operation>& operations,
   std::string reason;
   const DeviceKernels* kernels = memory->kernels(&reason);
   if (kernels == nullptr) {
-    return {ncclUnhandledCudaError, fmt::format("{}: {}", it->function_, reason)};
+    return {ncclUnhandledCudaError, fmt::format("{}: {}", it->calls_.function(), reason)};
   }
   it->kernel_ = kernels->messages;
   Outcome outcome = it->lay_out(operations);
@@ -108,13 +102,13 @@ Outcome MessageCall::find_places(const std::vector<Operation>& operations,
     char* const buffer = buffer_of(it);
     places->push_back(buffer);
     if (bytes_of(it) == 0) continue;
-    const bool plain = cuda::is_unknown(driver_, buffer);
-    if (!plain && !is_of_another_device(driver_, buffer)) continue;
+    const bool plain = cuda::is_unknown(calls_.driver(), buffer);
+    if (!plain && !is_of_another_device(calls_.driver(), buffer)) continue;
     bounces_.push_back({i, buffer, nullptr, bytes_of(it), it.kind == OperationKind::kSend, plain});
     bytes += aligned(bytes_of(it));
   }
   if (bounces_.empty()) return {};
-  Outcome outcome = get_staging(driver_, function_, 1, bytes, &staging_->pinned);
+  Outcome outcome = get_staging(calls_.driver(), calls_.function(), 1, bytes, &staging_->pinned);
   if (!outcome.ok()) return outcome;
   char* next = staging_->pinned->bytes;
   for (Bounce& it : bounces_) {
@@ -140,7 +134,8 @@ Outcome MessageCall::lay_out(const std::vector<Operation>& operations) {
       operations.size() > kernels::MessageArguments::kMessagesHere) {
     const size_t order_bytes = orders.size() * sizeof(kernels::MessageOrder);
     const size_t message_bytes = operations.size() * sizeof(kernels::MessageData);
-    outcome = get_staging(driver_, function_, 1, order_bytes + message_bytes, &staging_->list);
+    outcome = get_staging(calls_.driver(), calls_.function(), 1, order_bytes + message_bytes,
+                          &staging_->list);
     if (!outcome.ok()) return outcome;
     all_orders = reinterpret_cast<kernels::MessageOrder*>(staging_->list->bytes);
     all_messages = reinterpret_cast<kernels::MessageData*>(staging_->list->bytes + order_bytes);
@@ -174,87 +169,54 @@ Outcome MessageCall::lay_out(const std::vector<Operation>& operations) {
   return {};
 }
 
-void MessageCall::set(uint32_t* word, uint32_t value) {
-  if (!outcome_.ok()) return;
-  hold("cuStreamWriteValue32",
-       driver_.cuStreamWriteValue32_v2(stream_, address(word), value, cuda::kWriteDefault));
-}
-
 void MessageCall::enqueue_check() {
-  if (staging_->checked.empty() || !outcome_.ok()) return;
-  hold("cuLaunchHostFunc", driver_.cuLaunchHostFunc(
-                               stream_,
-                               [](void* argument) {
-                                 const auto& it = *static_cast<MessageStaging*>(argument);
-                                 for (const Operation& operation : it.checked) {
-                                   Outcome outcome = check_buffers(operation);
-                                   if (outcome.ok()) continue;
-                                   outcome.text += " when the stream came to the call";
-                                   it.memory->spoil();
-                                   it.memory->stop_messages();
-                                   operation.comm->give_up(outcome);
-                                   return;
-                                 }
-                               },
-                               staging_.get()));
+  if (staging_->checked.empty()) return;
+  calls_.call_on_host(
+      [](void* argument) {
+        const auto& it = *static_cast<MessageStaging*>(argument);
+        for (const Operation& operation : it.checked) {
+          Outcome outcome = check_buffers(operation);
+          if (outcome.ok()) continue;
+          outcome.text += " when the stream came to the call";
+          it.memory->spoil();
+          it.memory->stop_messages();
+          operation.comm->give_up(outcome);
+          return;
+        }
+      },
+      staging_.get());
 }
 
 void MessageCall::copy(const Bounce& it) {
-  if (!outcome_.ok()) return;
   char* const to = it.sends ? it.pinned : it.buffer;
-  const char* const from = it.sends ? it.buffer : it.pinned;
-  if (!it.by_host) {
-    hold("cuMemcpyAsync", driver_.cuMemcpyAsync(address(to), address(from), it.bytes, stream_));
-    return;
-  }
+  char* const from = it.sends ? it.buffer : it.pinned;
+  if (!it.by_host) return calls_.copy(to, from, it.bytes);
   staging_->copies.push_back({to, from, it.bytes});
-  hold("cuLaunchHostFunc", driver_.cuLaunchHostFunc(
-                               stream_,
-                               [](void* argument) {
-                                 const auto& one = *static_cast<MessageStaging::Copy*>(argument);
-                                 std::memcpy(one.to, one.from, one.bytes);
-                               },
-                               &staging_->copies.back()));
+  calls_.copy_on_host(&staging_->copies.back());
 }
 
 Outcome MessageCall::enqueue_kernel() {
   if (gate_ != nullptr) {
-    hold("cuStreamWaitValue32",
-         driver_.cuStreamWaitValue32_v2(stream_, address(gate_), 1, cuda::kWaitEqual));
-    set(gate_, 0);
+    calls_.wait(address(gate_), 1);
+    calls_.write(address(gate_), 0);
   }
   enqueue_check();
-  set(started_, number_);
+  calls_.write(started_, number_);
   for (const Bounce& it : bounces_) {
     if (it.sends) copy(it);
   }
-  if (!outcome_.ok()) return outcome_;
-  void* all[] = {&arguments_};
-  hold("cuLaunchKernel", driver_.cuLaunchKernel(kernel_, blocks_, 1, 1, kernels::kMessageThreads, 1,
-                                                1, 0, stream_, all, nullptr));
-  return outcome_;
+  calls_.launch(kernel_, blocks_, kernels::kMessageThreads, &arguments_);
+  return calls_.outcome();
 }
 
 Outcome MessageCall::enqueue_end() {
   for (const Bounce& it : bounces_) {
     if (!it.sends) copy(it);
   }
-  set(ended_, number_);
-  done_ = outcome_.ok();
-  return outcome_;
-}
-
-void MessageCall::hold(const char* call, cuda::Result result) {
-  if (result != cuda::kSuccess) {
-    outcome_ = cuda::failed(driver_, function_, call, result);
-  } else {
-    begun_ = true;
-  }
-}
-
-bool MessageCall::abandon() {
-  return driver_.cuStreamWriteValue32_v2(stream_, address(ended_), number_, cuda::kWriteDefault) ==
-         cuda::kSuccess;
+  calls_.write(ended_, number_);
+  calls_.flush();
+  done_ = calls_.ok();
+  return calls_.outcome();
 }
 
 }  // namespace weir::nccl

@@ -22,6 +22,7 @@
 #include "cuda/kernels/message_arguments.h"
 #include "nccl/base/outcome.h"
 #include "nccl/cuda/staging.h"
+#include "nccl/direct/call_on_stream.h"
 #include "nccl/direct/stream_memory.h"
 #include "nccl/host/operation.h"
 
@@ -30,12 +31,7 @@ namespace weir::nccl {
 // What a stream uses besides the program's buffers. It must stay until the stream has passed the
 // call; in a graph, as long as that may be launched.
 struct MessageStaging {
-  struct Copy {
-    void* to;
-    const void* from;
-    size_t bytes;
-  };
-  std::deque<Copy> copies;          // of functions that the stream calls
+  std::deque<HostCopy> copies;      // of functions that the stream calls
   std::shared_ptr<Staging> pinned;  // for data
   std::shared_ptr<Staging> list;    // of messages, where the arguments have no room for them
   std::vector<Operation> checked;   // when the stream comes to the call
@@ -71,10 +67,10 @@ class MessageCall {
   Outcome enqueue_end();
   bool done() const { return done_; }
   // Something is on the stream.
-  bool begun() const { return begun_; }
+  bool begun() const { return calls_.begun(); }
   // After an error: the stream tells the end of the call when it has passed what it holds. False:
   // it will not, since CUDA refuses that, too.
-  bool abandon();
+  bool abandon() { return calls_.write_after_error(ended_, number_); }
 
  private:
   // What is copied from or to the kernel's place of a message.
@@ -93,25 +89,19 @@ class MessageCall {
   Outcome find_places(const std::vector<Operation>& operations, std::vector<char*>* places);
   void copy(const Bounce& bounce);
   void enqueue_check();
-  void set(uint32_t* word, uint32_t value);
-  void hold(const char* call, cuda::Result result);
 
-  const char* const function_;
   const std::shared_ptr<StreamMemory> memory_;
-  const cuda::Driver& driver_;
-  const cuda::Stream stream_;
+  CallOnStream calls_;
   const uint32_t number_;
-  uint32_t* const started_;
-  uint32_t* const ended_;
+  const cuda::DevicePointer started_;
+  const cuda::DevicePointer ended_;
   uint32_t* gate_ = nullptr;
   cuda::Function kernel_ = nullptr;
   unsigned blocks_ = 1;
   kernels::MessageArguments arguments_;
   std::vector<Bounce> bounces_;
   std::shared_ptr<MessageStaging> staging_;
-  bool begun_ = false;
   bool done_ = false;
-  Outcome outcome_;
 };
 
 }  // namespace weir::nccl

@@ -52,10 +52,6 @@ Collective collective_of(OperationKind kind) {
   }
 }
 
-cuda::DevicePointer address(const void* pointer) {
-  return static_cast<cuda::DevicePointer>(reinterpret_cast<uintptr_t>(pointer));
-}
-
 comm::StreamCall program_call(const Operation& operation) {
   comm::StreamCall call;
   call.collective = collective_of(operation.kind);
@@ -100,10 +96,8 @@ CallWords words_of(const Operation& operation) {
 
 StreamCall::StreamCall(const Operation& operation, std::shared_ptr<StreamMemory> memory,
                        cuda::Stream stream, uint32_t number, uint32_t* started, uint32_t* ended)
-    : function_(operation.function),
-      memory_(std::move(memory)),
-      driver_(memory_->driver()),
-      stream_(stream),
+    : memory_(std::move(memory)),
+      calls_(memory_->driver(), operation.function, stream),
       number_(number),
       started_(address(started)),
       ended_(address(ended)),
@@ -126,14 +120,15 @@ Outcome StreamCall::make(const Operation& operation, const std::shared_ptr<Strea
 Outcome StreamCall::prepare_host_copies(const Operation& operation,
                                         std::shared_ptr<Staging>* pinned) {
   const Cut whole = cut(operation, 0);
-  sends_plain_ = whole.send_blocks > 0 && cuda::is_unknown(driver_, send_);
-  receives_plain_ = whole.recv_blocks > 0 && cuda::is_unknown(driver_, recv_);
+  sends_plain_ = whole.send_blocks > 0 && cuda::is_unknown(calls_.driver(), send_);
+  receives_plain_ = whole.recv_blocks > 0 && cuda::is_unknown(calls_.driver(), recv_);
   if (!sends_plain_ && !receives_plain_ &&
-      (factor_memory_ == nullptr || !cuda::is_unknown(driver_, factor_memory_))) {
+      (factor_memory_ == nullptr || !cuda::is_unknown(calls_.driver(), factor_memory_))) {
     return {};
   }
   if (*pinned == nullptr) {
-    Outcome outcome = get_staging(driver_, function_, 1, memory_->slot_bytes(), pinned);
+    Outcome outcome =
+        get_staging(calls_.driver(), calls_.function(), 1, memory_->slot_bytes(), pinned);
     if (!outcome.ok()) return outcome;
   }
   host_copies_ = std::make_shared<HostCopies>();
@@ -146,7 +141,7 @@ Outcome StreamCall::prepare(const Operation& operation) {
   std::string reason;
   const DeviceKernels* kernels = memory_->kernels(&reason);
   if (kernels == nullptr) {
-    return {ncclUnhandledCudaError, fmt::format("{}: {}", function_, reason)};
+    return {ncclUnhandledCudaError, fmt::format("{}: {}", calls_.function(), reason)};
   }
   kernel_ = kernels->of(operation.type);
   fold_ = fold_of(operation.op);
@@ -159,7 +154,7 @@ Outcome StreamCall::prepare(const Operation& operation) {
     factor_memory_ = static_cast<const char*>(operation.factor->device_scalar);
   }
   writes_recv_ = reinterpret_cast<uintptr_t>(recv_) % element_bytes_ == 0 &&
-                 is_of_this_context(driver_, recv_);
+                 is_of_this_context(calls_.driver(), recv_);
   return {};
 }
 
@@ -170,42 +165,39 @@ void StreamCall::check_first(const Operation& operation) {
 
 void StreamCall::enqueue_check() {
   if (host_copies_ == nullptr || !host_copies_->checked.has_value()) return;
-  flush();
-  if (!outcome_.ok()) return;
-  hold("cuLaunchHostFunc", driver_.cuLaunchHostFunc(
-                               stream_,
-                               [](void* argument) {
-                                 const Operation& it = *static_cast<HostCopies*>(argument)->checked;
-                                 Outcome outcome = check_buffers(it);
-                                 if (outcome.ok()) return;
-                                 outcome.text += " when the stream came to the call";
-                                 it.comm->give_up(outcome);
-                               },
-                               host_copies_.get()));
+  calls_.call_on_host(
+      [](void* argument) {
+        const Operation& it = *static_cast<HostCopies*>(argument)->checked;
+        Outcome outcome = check_buffers(it);
+        if (outcome.ok()) return;
+        outcome.text += " when the stream came to the call";
+        it.comm->give_up(outcome);
+      },
+      host_copies_.get());
 }
 
 void StreamCall::wait_for(uint32_t* word) {
-  add(cuda::kWaitValue32, address(word), 1);
-  add(cuda::kWriteValue32, address(word), 0);
+  calls_.wait(address(word), 1);
+  calls_.write(address(word), 0);
 }
 
 Outcome StreamCall::enqueue_step() {
-  if (!outcome_.ok() || next_ == step_count()) return outcome_;
+  if (!calls_.ok() || next_ == step_count()) return calls_.outcome();
   if (next_ == 0) {
     enqueue_check();
-    add(cuda::kWriteValue32, started_, number_);
+    calls_.write(started_, number_);
     // When the stream has come to the call.
     if (factor_memory_ != nullptr) {
-      copy(memory_->factor_room(), false, factor_memory_, cuda::is_unknown(driver_, factor_memory_),
-           element_bytes_);
+      copy(memory_->factor_room(), false, factor_memory_,
+           cuda::is_unknown(calls_.driver(), factor_memory_), element_bytes_);
     }
   }
   program_.step(next_, &ops_);
   for (const StreamOp& op : ops_) {
     if (op.kind == StreamOp::Kind::kWait) {
-      add(cuda::kWaitValue32, memory_->flag(op.flag), op.value);
+      calls_.wait(memory_->flag(op.flag), op.value);
     } else if (op.kind == StreamOp::Kind::kSet) {
-      add(cuda::kWriteValue32, memory_->flag(op.flag), op.value);
+      calls_.write(memory_->flag(op.flag), op.value);
     } else if (op.kind == StreamOp::Kind::kCopy) {
       copy(at(op.to), op.to.memory == StreamBuffer::kRecv && receives_plain_, at(op.from),
            op.from.memory == StreamBuffer::kSend && sends_plain_, op.bytes);
@@ -215,9 +207,9 @@ Outcome StreamCall::enqueue_step() {
     }
   }
   ++next_;
-  if (next_ == step_count()) add(cuda::kWriteValue32, ended_, number_);
-  flush();
-  return outcome_;
+  if (next_ == step_count()) calls_.write(ended_, number_);
+  calls_.flush();
+  return calls_.outcome();
 }
 
 char* StreamCall::at(const comm::StreamPlace& place) const {
@@ -231,22 +223,8 @@ char* StreamCall::at(const comm::StreamPlace& place) const {
   }
 }
 
-void StreamCall::add(uint32_t operation, cuda::DevicePointer flag, uint32_t value) {
-  const unsigned flags = operation == cuda::kWaitValue32 ? cuda::kWaitEqual : cuda::kWriteDefault;
-  entries_.push_back({operation, flag, value, flags, 0, 0});
-  if (entries_.size() == cuda::kBatchMax) flush();
-}
-
-void StreamCall::flush() {
-  if (entries_.empty()) return;
-  if (!outcome_.ok()) return entries_.clear();
-  cuda::enqueue_flags(driver_, stream_, &entries_,
-                      [this](const char* call, cuda::Result result) { hold(call, result); });
-}
-
 void StreamCall::copy(char* to, bool to_plain, const char* from, bool from_plain, uint64_t bytes) {
-  flush();
-  if (bytes == 0 || to == from || !outcome_.ok()) return;
+  if (bytes == 0 || to == from) return;
   if (to_plain && from_plain) {
     copy_on_host(to, from, bytes);
     return;
@@ -256,22 +234,13 @@ void StreamCall::copy(char* to, bool to_plain, const char* from, bool from_plain
     copy_on_host(pinned, from, bytes);
     from = pinned;
   }
-  if (!outcome_.ok()) return;
-  hold("cuMemcpyAsync",
-       driver_.cuMemcpyAsync(address(to_plain ? pinned : to), address(from), bytes, stream_));
+  calls_.copy(to_plain ? pinned : to, from, bytes);
   if (to_plain) copy_on_host(to, pinned, bytes);
 }
 
 void StreamCall::copy_on_host(void* to, const void* from, uint64_t bytes) {
-  if (!outcome_.ok()) return;
   host_copies_->all.push_back({to, from, bytes});
-  hold("cuLaunchHostFunc", driver_.cuLaunchHostFunc(
-                               stream_,
-                               [](void* argument) {
-                                 const auto& it = *static_cast<HostCopies::Copy*>(argument);
-                                 std::memcpy(it.to, it.from, it.bytes);
-                               },
-                               &host_copies_->all.back()));
+  calls_.copy_on_host(&host_copies_->all.back());
 }
 
 // In place: the product is rounded to the type before it is folded.
@@ -291,7 +260,6 @@ void StreamCall::scale(char* data, uint64_t count) {
 }
 
 void StreamCall::reduce(const StreamOp& op) {
-  flush();
   kernels::ReduceArguments arguments;
   arguments.count = op.count;
   arguments.source_count = memory_->rank_count();
@@ -314,24 +282,8 @@ void StreamCall::reduce(const StreamOp& op) {
 }
 
 void StreamCall::launch(kernels::ReduceArguments* arguments) {
-  if (!outcome_.ok()) return;
-  const unsigned blocks = kernels::lay_out(arguments, element_bytes_);
-  void* all[] = {arguments};
-  hold("cuLaunchKernel", driver_.cuLaunchKernel(kernel_, blocks, 1, 1, kernels::kBlockThreads, 1, 1,
-                                                0, stream_, all, nullptr));
-}
-
-void StreamCall::hold(const char* call, cuda::Result result) {
-  if (result != cuda::kSuccess) {
-    outcome_ = cuda::failed(driver_, function_, call, result);
-  } else {
-    begun_ = true;
-  }
-}
-
-bool StreamCall::abandon() {
-  return driver_.cuStreamWriteValue32_v2(stream_, ended_, number_, cuda::kWriteDefault) ==
-         cuda::kSuccess;
+  calls_.launch(kernel_, kernels::lay_out(arguments, element_bytes_), kernels::kBlockThreads,
+                arguments);
 }
 
 }  // namespace weir::nccl

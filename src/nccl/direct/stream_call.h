@@ -23,6 +23,7 @@
 #include "cuda/kernels/reduce_arguments.h"
 #include "nccl/base/outcome.h"
 #include "nccl/cuda/staging.h"
+#include "nccl/direct/call_on_stream.h"
 #include "nccl/direct/stream_memory.h"
 #include "nccl/host/operation.h"
 
@@ -39,12 +40,7 @@ CallWords words_of(const Operation& operation);
 // What the functions of a call use. It must stay until the stream has passed the call; in a graph,
 // as long as that may be launched.
 struct HostCopies {
-  struct Copy {
-    void* to;
-    const void* from;
-    size_t bytes;
-  };
-  std::deque<Copy> all;
+  std::deque<HostCopy> all;
   std::shared_ptr<Staging> pinned;  // with room for one slot
   std::optional<Operation> checked;
 };
@@ -68,12 +64,12 @@ class StreamCall {
   size_t step_count() const { return program_.step_count(); }
   // Enqueues the next step. An error stays, and nothing more is enqueued.
   Outcome enqueue_step();
-  bool done() const { return outcome_.ok() && next_ == step_count(); }
+  bool done() const { return calls_.ok() && next_ == step_count(); }
   // Something is on the stream.
-  bool begun() const { return begun_; }
+  bool begun() const { return calls_.begun(); }
   // After an error: the stream tells the end of it when it has passed what it holds. False: it will
   // not, since CUDA refuses that, too.
-  bool abandon();
+  bool abandon() { return calls_.write_after_error(ended_, number_); }
 
  private:
   StreamCall(const Operation& operation, std::shared_ptr<StreamMemory> memory, cuda::Stream stream,
@@ -84,18 +80,13 @@ class StreamCall {
   void enqueue_check();
 
   char* at(const comm::StreamPlace& place) const;
-  void add(uint32_t operation, cuda::DevicePointer flag, uint32_t value);
-  void flush();
   void copy(char* to, bool to_plain, const char* from, bool from_plain, uint64_t bytes);
   void scale(char* data, uint64_t count);
   void reduce(const comm::StreamOp& op);
   void launch(kernels::ReduceArguments* arguments);
-  void hold(const char* call, cuda::Result result);
 
-  const char* const function_;
   const std::shared_ptr<StreamMemory> memory_;
-  const cuda::Driver& driver_;
-  const cuda::Stream stream_;
+  CallOnStream calls_;
   const uint32_t number_;
   const cuda::DevicePointer started_;
   const cuda::DevicePointer ended_;
@@ -114,10 +105,7 @@ class StreamCall {
   std::shared_ptr<HostCopies> host_copies_;
   bool writes_recv_ = false;  // kernels may store into the receive buffer
   size_t next_ = 0;
-  bool begun_ = false;
   std::vector<comm::StreamOp> ops_;
-  std::vector<cuda::BatchEntry> entries_;
-  Outcome outcome_;
 };
 
 }  // namespace weir::nccl
