@@ -161,11 +161,6 @@ std::vector<std::pair<const char*, std::shared_ptr<const graph::Rings>>> rings(
 
 }  // namespace
 
-bool is_rooted(Collective collective) {
-  return collective == Collective::kBroadcast || collective == Collective::kReduce ||
-         collective == Collective::kGather || collective == Collective::kScatter;
-}
-
 std::vector<Rank> all_roots(Rank rank_count) {
   std::vector<Rank> roots;
   for (Rank root = 0; root < rank_count; ++root) roots.push_back(root);

@@ -30,8 +30,6 @@ struct TestProblem {
   }
 };
 
-bool is_rooted(Collective collective);
-
 // Calls visit for `algorithm` on `rank_count` ranks: in place and not, for the given roots (where
 // there are roots), and for several node layouts, forests and
 // rings (where they matter).

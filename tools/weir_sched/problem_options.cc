@@ -35,11 +35,6 @@ void add_problem_options(cli::Command& command, ProblemOptions* options) {
   command.add_flag("--in-place", options->in_place, "send and receive buffers share memory");
 }
 
-bool is_rooted(Collective collective) {
-  return collective == Collective::kBroadcast || collective == Collective::kReduce ||
-         collective == Collective::kGather || collective == Collective::kScatter;
-}
-
 Result<algo::NamedCollective> parse_collective(const std::string& name) {
   const auto named = algo::collective_named(name);
   if (named && named->collective != Collective::kSendRecv) return *named;

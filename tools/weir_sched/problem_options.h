@@ -51,6 +51,4 @@ struct OwnedProblem {
 Result<OwnedProblem> make_problem(const algo::Algorithm& algorithm, Rank rank_count,
                                   const ProblemOptions& options);
 
-bool is_rooted(Collective collective);
-
 }  // namespace weir::sched_tool

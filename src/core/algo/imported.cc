@@ -26,11 +26,6 @@ bool reduces(Collective collective) {
          collective == Collective::kReduceScatter;
 }
 
-bool has_root(Collective collective) {
-  return collective == Collective::kBroadcast || collective == Collective::kReduce ||
-         collective == Collective::kGather || collective == Collective::kScatter;
-}
-
 Status check_name(const std::string& name, Collective collective) {
   const bool plain = std::all_of(name.begin(), name.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
@@ -407,7 +402,7 @@ Status Imported::prove() {
 bool Imported::supports(const Imported& self, const Problem& problem) {
   const Program& head = self.set_.programs[0];
   return problem.collective == head.collective && problem.rank_count == head.rank_count &&
-         (!has_root(head.collective) || problem.root == head.root) &&
+         (!is_rooted(head.collective) || problem.root == head.root) &&
          (!self.algorithm_.needs_mapped || problem.mapped) &&
          (!self.algorithm_.needs_user_windows ||
           (problem.mapped && problem.inputs_mapped && problem.outputs_mapped));

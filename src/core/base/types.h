@@ -48,6 +48,12 @@ enum class Collective : uint8_t {
 };
 inline constexpr uint32_t kCollectiveCount = 10;
 
+// Whether one rank's buffer is the source or the destination of all data.
+constexpr bool is_rooted(Collective collective) {
+  return collective == Collective::kBroadcast || collective == Collective::kReduce ||
+         collective == Collective::kGather || collective == Collective::kScatter;
+}
+
 constexpr size_t element_bytes(DataType type) {
   switch (type) {
     case DataType::kInt8:

@@ -20,11 +20,6 @@ namespace weir::cost {
 
 namespace {
 
-bool has_root(Collective collective) {
-  return collective == Collective::kBroadcast || collective == Collective::kReduce ||
-         collective == Collective::kGather || collective == Collective::kScatter;
-}
-
 bool reduces(Collective collective) {
   return collective == Collective::kAllReduce || collective == Collective::kReduce ||
          collective == Collective::kReduceScatter;
@@ -37,7 +32,7 @@ CallShape shape_of(const Request& request) {
   return {.collective = problem.collective,
           .lengths = problem.lengths,
           .type = request.type,
-          .in_place = problem.in_place && !has_root(problem.collective),
+          .in_place = problem.in_place && !is_rooted(problem.collective),
           .in_windows = problem.inputs_mapped,
           .bytes = request.work.bytes};
 }

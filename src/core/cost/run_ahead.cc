@@ -16,12 +16,6 @@ namespace {
 constexpr Rank kRankCountMax = 256;
 constexpr uint64_t kPendingMax = 1'000'000;
 
-// In the others each rank waits for all, so that the circle need not be looked for.
-bool may_flow_one_way(Collective collective) {
-  return collective == Collective::kBroadcast || collective == Collective::kReduce ||
-         collective == Collective::kGather || collective == Collective::kScatter;
-}
-
 // Whether no rank waits for itself; `waited`: by rank, for whom it waits.
 bool flows_one_way(const std::vector<std::vector<Rank>>& waited) {
   std::vector<uint32_t> waiters(waited.size(), 0);
@@ -50,8 +44,9 @@ std::optional<double> run_ahead_ns(const algo::Algorithm& algorithm, const Workl
                                    const Table& table) {
   const algo::Problem& problem = work.problem;
   const Rank n = problem.rank_count;
-  if (!may_flow_one_way(problem.collective) || algo::uses_messages(algorithm) ||
-      problem.inputs_mapped || n < 2 || n > kRankCountMax) {
+  // Without a root each rank waits for all others.
+  if (!is_rooted(problem.collective) || algo::uses_messages(algorithm) || problem.inputs_mapped ||
+      n < 2 || n > kRankCountMax) {
     return std::nullopt;
   }
   const TaskCosts costs(work, table);

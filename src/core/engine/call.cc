@@ -23,11 +23,6 @@ bool is_reduction(Collective collective) {
 
 }  // namespace
 
-bool is_rooted(Collective collective) {
-  return collective == Collective::kBroadcast || collective == Collective::kReduce ||
-         collective == Collective::kGather || collective == Collective::kScatter;
-}
-
 namespace {
 
 constexpr uint64_t kOdd = 0x9e3779b97f4a7c15ull;

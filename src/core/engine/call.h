@@ -54,9 +54,6 @@ struct Call {
   alignas(8) unsigned char scale[8] = {};
 };
 
-// Whether one rank's buffer is the source or the destination of all data.
-bool is_rooted(Collective collective);
-
 // The bytes of an element of `input`, and of what ranks pass to each other before it is a result.
 inline size_t input_element_bytes(const Call& call) {
   return element_bytes(call.leaf_count > 0 ? partial_type(call.type) : call.type);

@@ -231,13 +231,13 @@ bool CallAgreement::may_use_windows(const engine::Call& call,
     const Extents both = extents(call, 0, n);
     bytes = std::max(both.input_bytes, both.output_bytes);
   }
-  return bytes >= (engine::is_rooted(call.collective) ? engine::kRootedWindowBytesMin
-                                                      : engine::kWindowBytesMin);
+  return bytes >=
+         (is_rooted(call.collective) ? engine::kRootedWindowBytesMin : engine::kWindowBytesMin);
 }
 
 uint64_t CallAgreement::tell(const engine::Call& call) {
   told_ = &call;
-  const bool rooted = engine::is_rooted(call.collective) && context_.rank != call.root;
+  const bool rooted = is_rooted(call.collective) && context_.rank != call.root;
   const bool sends = !rooted || (call.collective != Collective::kBroadcast &&
                                  call.collective != Collective::kScatter);
   // Peers must see the factor's products, and not the blocks that in place overwrites.
@@ -261,7 +261,7 @@ bool CallAgreement::on_windows(Request& request, const engine::Planner& planner,
   const Extents bytes = extents(call, context_.rank, context_.rank_count);
 
   // A buffer that this rank does not use counts as lying where its other one does.
-  const bool other = engine::is_rooted(call.collective) && context_.rank != call.root;
+  const bool other = is_rooted(call.collective) && context_.rank != call.root;
   const void* input = other && call.collective == Collective::kBroadcast ? call.output : call.input;
   const void* output = other && call.collective == Collective::kReduce ? call.input : call.output;
   if (!all_described(request, windows_.word_of(input, bytes.input_bytes, false),

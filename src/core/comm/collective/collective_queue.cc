@@ -165,7 +165,7 @@ bool CollectiveQueue::begin(Request& request, OperationFailure* failure) {
   if (!context.may_begin() || request.paused) return false;
   const uint64_t next = context.sequence + 1;
   if (request.explored == 0 && planner_->explores(next)) {
-    const bool rooted = engine::is_rooted(request.call.collective) && context.rank_count > 1;
+    const bool rooted = is_rooted(request.call.collective) && context.rank_count > 1;
     if (rooted && !context.mapped() && meet(request)) return true;
     if (!rooted) request.explored = next;
   }

@@ -70,8 +70,8 @@ void keep_learned(const LearnedPlace& place, const cost::DecisionLog& decisions,
         time.least_ns = found->second.least_ns;
         time.average_ns = found->second.average_ns();
         // All ranks have begun a call with a root together, and the last one to end counts.
-        time.middle_ns = engine::is_rooted(record.shape.collective) ? found->second.latest_ns
-                                                                    : found->second.middle_ns;
+        time.middle_ns =
+            is_rooted(record.shape.collective) ? found->second.latest_ns : found->second.middle_ns;
         measured = true;
       }
       call.times.push_back(std::move(time));
