@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "core/cost/predict.h"
+#include "core/cost/run_ahead.h"
 #include "core/cost/task_costs.h"
 #include "core/graph/forests.h"
 #include "core/graph/host_networks.h"
@@ -203,6 +204,38 @@ TEST(Regret, AChoiceFollowsFewOperations) {
       }
     }
   }
+}
+
+// What is predicted of a row of calls is what the simulated ranks work.
+TEST(Predictions, WhereDataFlowOneWayAreTheWorkOfTheBusiestRank) {
+  const cost::Table table = cost::built_in_table();
+  uint32_t count = 0;
+  for (const Collective collective :
+       {Collective::kBroadcast, Collective::kReduce, Collective::kGather, Collective::kScatter}) {
+    for (const Rank n : {2u, 5u, 8u}) {
+      for (const uint64_t bytes : {uint64_t{1024}, uint64_t{256} << 10, uint64_t{16} << 20}) {
+        const Asked asked = ask(Hosts{}, n, collective, bytes);
+        for (const algo::Algorithm* algorithm : asked.candidates) {
+          const cost::Workload& work = asked.request.work;
+          const auto ahead = cost::run_ahead_ns(*algorithm, work, table);
+          if (!ahead) continue;
+          const cost::TaskCosts tasks(work, table);
+          Options options;
+          options.tasks = &tasks;
+          options.slicing = work.slicing;
+          const auto report = simulate(*algorithm, work.problem, bytes, options);
+          ASSERT_TRUE(report.ok()) << report.status().text();
+          const auto& busy = report.value().core_busy_ps;
+          const double simulated_ns =
+              static_cast<double>(*std::max_element(busy.begin(), busy.end())) / 1000;
+          EXPECT_NEAR((*ahead - tasks.call_ns()) / simulated_ns, 1, 0.02)
+              << algorithm->name << ' ' << name_of(collective) << ' ' << n << ' ' << bytes;
+          ++count;
+        }
+      }
+    }
+  }
+  EXPECT_GT(count, 30u);
 }
 
 // Where some network cards have more ranks than others, a core or card is as busy in the steps that

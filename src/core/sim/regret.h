@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // regret(): how much longer a chosen algorithm takes than the best candidate, both simulated with
-// the table's task times; where data flow one way over mapped memory, a call among many takes what
-// it keeps the busiest rank busy (cost/run_ahead.h). Thread-safe: no shared state.
+// the table's task times; where data flow one way over mapped memory (cost/run_ahead.h), a call
+// takes the simulated time that it keeps the busiest rank busy, as in a row of calls. Thread-safe:
+// no shared state.
 #pragma once
 
 #include <cstdint>

@@ -170,6 +170,7 @@ void Simulation::queue_resume(Rank rank, uint32_t lane, LaneState& state, Picose
 
 Picoseconds Simulation::occupy_core(Rank rank, LaneState& state, Picoseconds cost) {
   Picoseconds begin = state.time;
+  ranks_[rank].core_busy += cost;
   if (lane_count_ > 1) {
     begin = std::max(begin, ranks_[rank].core_free);
     ranks_[rank].core_free = begin + cost;
@@ -443,6 +444,7 @@ Report Simulation::finish() {
   report_.messages_in_flight_peak = messages_.peak();
   report_.complete = true;
   report_.finish_ps.resize(problem_.rank_count);
+  report_.core_busy_ps.resize(problem_.rank_count);
   const LaneState* last = nullptr;
   for (Rank rank = 0; rank < problem_.rank_count; ++rank) {
     const RankState& own = ranks_[rank];
@@ -463,6 +465,7 @@ Report Simulation::finish() {
       }
     }
     if (dead) report_.finish_ps[rank] = own.dead_at;
+    report_.core_busy_ps[rank] = own.core_busy;
     mix(report_.finish_ps[rank]);
   }
   const Path& path = last->path;

@@ -60,6 +60,7 @@ class Simulation {
     Port egress;
     Port ingress;
     Picoseconds core_free = 0;
+    Picoseconds core_busy = 0;
     Picoseconds dead_at = ~Picoseconds{0};
     uint64_t factor_milli = 1000;
     uint32_t live_lanes = 0;

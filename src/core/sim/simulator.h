@@ -144,9 +144,10 @@ struct LinkUse {
 };
 
 struct Report {
-  bool complete = false;            // every rank finished
-  uint64_t total_ps = 0;            // when the last rank finished or stopped
-  std::vector<uint64_t> finish_ps;  // per rank; when it stopped, if it did not finish
+  bool complete = false;               // every rank finished
+  uint64_t total_ps = 0;               // when the last rank finished or stopped
+  std::vector<uint64_t> finish_ps;     // per rank; when it stopped, if it did not finish
+  std::vector<uint64_t> core_busy_ps;  // per rank
   CriticalPath critical_path;
 
   uint64_t messages = 0;
