@@ -117,8 +117,9 @@ class SendStream : public Stream {
   }
   // The receiver has received so many. False: it cannot have.
   bool acknowledge(uint64_t count);
-  // Another transport: goes on with message `count`. False: that message is not here any more, or
-  // was never sent.
+  // Another transport: what the one before it has not finished is no longer with any transport.
+  void restart() { handed_ = settled_; }
+  // And goes on with message `count`. False: that message is not here any more, or was never sent.
   bool resume(uint64_t count);
   // Whether a report of the receiver would help.
   bool wants_word() const {

@@ -342,6 +342,7 @@ void Instance::move(uint32_t level, Pair& pair, const std::string& why) {
     for (uint32_t lane = 0; lane < lane_count_; ++lane) {
       if (pair.recvs[lane].result() == WEIR_OK) pair.recvs[lane].drain(route(pair, lane));
       pair.recvs[lane].restart();
+      pair.sends[lane].restart();
     }
     log(1, "failover: rank " + text_of(rank_) + " continues with rank " + text_of(pair.rank) +
                " over " + name(level) + " instead of " + name(pair.level) + ": " + why);

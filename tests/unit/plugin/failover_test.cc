@@ -7,6 +7,7 @@
 #include <atomic>
 #include <deque>
 #include <random>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -253,6 +254,76 @@ TEST(Failover, WhatWasSentBeforeATakeoverArrivesThoughItsSenderLeavesBeforeTheFi
       EXPECT_EQ(got, value);
     }
   }
+}
+
+// tcp in both places of a chain. Rank 0's instances know which operations they were given, fail
+// when a test says so, and the first one moves no message.
+struct Place {
+  weir_transport_t* instance = nullptr;  // of rank 0
+  std::set<const weir_transport_op_t*> given;
+  int foreign = 0;  // operations that it was asked about, and that it was not given
+  bool fails = false;
+};
+Place places[2];
+
+template <int kPlace>
+const weir_transport_functions_t* watched_tcp() {
+  static const weir_transport_functions_t* tcp = plugin::find_transport("tcp").value();
+  static Place& place = places[kPlace];
+  static const weir_transport_functions_t table = [] {
+    weir_transport_functions_t f = *tcp;
+    f.name = kPlace == 0 ? "begins" : "follows";
+    f.open = [](void* context, const weir_host_t* host, const weir_transport_config_t* config,
+                weir_transport_t** instance) {
+      const weir_result_t result = tcp->open(context, host, config, instance);
+      if (config->rank == 0) place.instance = *instance;
+      return result;
+    };
+    f.send = [](weir_transport_t* t, uint32_t peer, uint32_t lane, const void* data, uint64_t bytes,
+                weir_transport_op_t* op) {
+      if (t != place.instance) return tcp->send(t, peer, lane, data, bytes, op);
+      if (place.fails) return WEIR_ERROR_PEER_LOST;
+      place.given.insert(op);
+      return kPlace == 0 ? WEIR_IN_PROGRESS : tcp->send(t, peer, lane, data, bytes, op);
+    };
+    f.recv = [](weir_transport_t* t, uint32_t peer, uint32_t lane, void* data, uint64_t bytes,
+                weir_transport_op_t* op) {
+      if (t == place.instance) {
+        if (place.fails) return WEIR_ERROR_PEER_LOST;
+        place.given.insert(op);
+      }
+      return tcp->recv(t, peer, lane, data, bytes, op);
+    };
+    f.test = [](weir_transport_t* t, weir_transport_op_t* op) {
+      if (t != place.instance) return tcp->test(t, op);
+      if (place.given.count(op) == 0) ++place.foreign;
+      if (place.fails || place.foreign != 0) return WEIR_ERROR_PEER_LOST;
+      return kPlace == 0 ? WEIR_IN_PROGRESS : tcp->test(t, op);
+    };
+    return f;
+  }();
+  return &table;
+}
+
+TEST(Failover, APeerThatIsLostDuringATakeoverEndsOperationsOfTheTransportThatWasLeft) {
+  places[0] = places[1] = {};
+  Pair pair(plugin::make_failover({watched_tcp<0>(), watched_tcp<1>()}).value());
+  ASSERT_NO_FATAL_FAILURE(pair.join());
+  const uint64_t value = 7;
+  weir_transport_op_t op{};
+  weir_result_t result = pair.send(0, &value, sizeof value, &op);
+  ASSERT_EQ(result, WEIR_IN_PROGRESS);
+  places[0].fails = true;
+  const uint64_t end_ns = plugins::monotonic_ns() + 20'000'000'000;
+  while (result == WEIR_IN_PROGRESS && plugins::monotonic_ns() < end_ns) {
+    places[1].fails = pair.end[0].log.find("continues with rank 1") != std::string::npos;
+    (void)pair.f.progress(pair.end[0].instance);
+    result = pair.f.test(pair.end[0].instance, &op);
+    (void)pair.f.progress(pair.end[1].instance);
+  }
+  EXPECT_TRUE(places[1].fails) << "the takeover has not begun";
+  EXPECT_EQ(result, WEIR_ERROR_PEER_LOST) << pair.end[0].error;
+  EXPECT_EQ(places[1].foreign, 0) << "asked about an operation that the first transport was given";
 }
 
 TEST(Failover, ABoundThatIsNoNumberIsRefused) {
