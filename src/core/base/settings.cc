@@ -159,7 +159,9 @@ constexpr SettingInfo kTable[] = {
     {"WEIR_SLICE_BYTES", Kind::kBytes, "0", "0..1GiB",
      "Bytes of a pipeline step; 0: chosen by the size of the operation."},
     {"WEIR_SPIN_US", Kind::kInteger, "-1", "-1..1000000",
-     "Microseconds of spinning before a waiting rank sleeps; -1: chosen by cores and ranks."},
+     "Microseconds of spinning before a waiting rank sleeps, at most: it spins no more where "
+     "another "
+     "thread wants the core; -1: chosen by cores and ranks."},
     {"WEIR_PROGRESS_THREAD", Kind::kBool, "0", "",
      "A thread of each process moves nonblocking operations while no thread tests or waits for "
      "them."},

@@ -30,12 +30,23 @@ constexpr uint64_t kCheckNs = 1'000'000;
 // A poll of many connections is long: where many ranks wait for connections, yields without an end
 // would take the cores from the threads that make these.
 constexpr uint64_t kYieldNsMax = 5'000'000;
+// Between two yields of a thread that spins, and how late it comes back where another thread wants
+// the core: then it spins no more.
+constexpr uint32_t kSpinsPerYield = 1024;
+constexpr uint64_t kLateNs = 20'000;
 constexpr uint32_t kPollsPerUs = 20;  // a pause instruction and loads of a few cache lines
 
 uint64_t thread_cpu_ns() {
   timespec t{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
   return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(t.tv_nsec);
+}
+
+// Hands the core on, and returns for how long.
+uint64_t yield_ns() {
+  const uint64_t begin_ns = now_ns();
+  sched_yield();
+  return now_ns() - begin_ns;
 }
 
 }  // namespace
@@ -58,17 +69,17 @@ bool Waiter::pause() {
   ++polls_;
   if (polls_ <= policy_.spin_count) {
     cpu_relax();
-    return polls_ % 1024 == 0;
+    if (polls_ % kSpinsPerYield != 0) return false;
+    if (yield_ns() > kLateNs) polls_ = policy_.spin_count;
+    return true;
   }
-  yield();
+  if (policy_.crowd == 0) {
+    sched_yield();
+  } else if (yield_ns() > uint64_t{policy_.nap_us} * 1000) {
+    end_yields();
+  }
   if (polls_ % kYieldsPerCheck == 0) return true;
   return polls_ % kYieldsPerClock == 0 && is_time();
-}
-
-void Waiter::yield() {
-  const uint64_t begin_ns = policy_.crowd != 0 ? now_ns() : 0;
-  sched_yield();
-  if (policy_.crowd != 0 && now_ns() - begin_ns > uint64_t{policy_.nap_us} * 1000) end_yields();
 }
 
 bool Waiter::is_time() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Waiter: how a thread waits when a run is blocked: spin, then yield, then sleep until a peer
-// signals. How long it spins depends on whether the ranks of this machine have a core each. One
-// object per wait.
+// signals. How long it spins depends on whether the ranks of this machine have a core each, and
+// whether another thread wants the core meanwhile. One object per wait.
 #pragma once
 
 #include <atomic>
@@ -10,7 +10,9 @@
 namespace weir::comm {
 
 struct WaitPolicy {
-  uint32_t spin_count = 2000;   // polls with a pause between them
+  // Polls with a pause between them. Now and then one yields, and if it comes back late, since
+  // another thread wants the core, it was the last one.
+  uint32_t spin_count = 2000;
   uint32_t yield_count = 2000;  // polls with sched_yield between them, for 5 ms at most
   uint32_t nap_us = 50;         // where no peer can wake it: between two polls
   // Of a core that many ranks share, otherwise 0: how many. A yield that takes longer than a nap is
@@ -53,7 +55,6 @@ class Waiter {
   }
 
  private:
-  void yield();
   bool is_time();
   void look_at_yields(uint64_t now_ns);
   void end_yields();

@@ -2,9 +2,12 @@
 #include "core/comm/state/wait.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <time.h>
 
 #include <algorithm>
+#include <atomic>
+#include <thread>
 
 #include "core/base/clock.h"
 
@@ -32,6 +35,33 @@ void compute(uint64_t ns) {
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   } while (static_cast<uint64_t>((now.tv_sec - begin.tv_sec) * 1'000'000'000 + now.tv_nsec -
                                  begin.tv_nsec) < ns);
+}
+
+// Another thread of the program, or another program, may be what the peers wait for.
+TEST(Waiter, SpinsNoMoreWhereAnotherThreadWantsTheCore) {
+  cpu_set_t before;
+  ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++cpu) {
+    if (CPU_ISSET(cpu, &before)) CPU_SET(cpu, &one);
+  }
+  ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+  std::atomic<bool> over = false;
+  std::atomic<bool> begun = false;
+  std::thread other([&] {
+    begun = true;
+    while (!over) compute(10'000);
+  });
+  while (!begun) sched_yield();
+  constexpr uint32_t kSpins = 10'000'000;  // half a second
+  Waiter waiter(WaitPolicy{kSpins, 100});
+  uint32_t polls = 0;
+  for (; !waiter.yields(); ++polls) (void)waiter.pause();
+  EXPECT_LT(polls, kSpins / 4);
+  over = true;
+  other.join();
+  ASSERT_EQ(sched_setaffinity(0, sizeof before, &before), 0);
 }
 
 uint64_t nap_ns(Waiter* waiter) {
