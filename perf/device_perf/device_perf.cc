@@ -5,9 +5,9 @@
 //               [-i calls] [-r rounds] [--json FILE]
 //
 // One process per rank; devices are assigned to ranks in turn, so that several may share one. The
-// last ranks may do without: their data lie in memory of the host, and they make no use of CUDA. For
-// each size, rounds of `calls` collectives on a stream alternate with rounds of as many copies of
-// the same bytes within the device. It prints the medians of microseconds per call, of algorithm
+// last ranks may do without: their data lie in memory of the host, and they make no use of CUDA.
+// For each size, rounds of `calls` collectives on a stream alternate with rounds of as many copies
+// of the same bytes within the device. It prints the medians of microseconds per call, of algorithm
 // and bus bandwidth as nccl-tests define them, and of the copy's bandwidth (bytes read, not read
 // and written). The last call of a size is checked. WEIR_BACKEND chooses Weir or the real NCCL. The
 // exit status is not 0 when a value was wrong or something failed.

@@ -89,7 +89,7 @@ def check_ptx(text, architecture, wrong):
             and sum("mul.f32" in it or "mul.rn.f32" in it for it in block) >= 8
         ]
         sizes = sorted(len(it) for it in loops)
-        print(f"compute_{architecture} {name}: loop over the sources of a product {sizes} instructions")
+        print(f"compute_{architecture} {name}: loop over the sources of a product {sizes}")
         if not sizes or sizes[0] > LOOP_MAX[name]:
             wrong.append(f"compute_{architecture}: {name}: loop of {sizes} instructions")
 
@@ -107,7 +107,7 @@ def show_sass(nvdisasm, file, architecture, wrong):
             if any("LDG.E.128" in it for it in block) and sum("FMUL" in it for it in block) >= 8
         ]
         count = sum("F2FP" in it for it in kernels[name])
-        print(f"sm_{architecture} {name}: {count} F2FP, loop over the sources of a product {sorted(loops)}")
+        print(f"sm_{architecture} {name}: {count} F2FP, such a loop {sorted(loops)}")
         if count == 0:
             wrong.append(f"sm_{architecture}: {name} has no F2FP")
 
