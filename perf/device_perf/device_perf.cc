@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // device_perf: collectives of libnccl.so.2 on device memory, compared with the device's own copies.
 //
-//   device_perf [-c collective] [-n ranks] [-b bytes] [-e bytes] [-f factor] [-i calls]
-//               [-r rounds] [--json FILE]
+//   device_perf [-c collective] [-n ranks] [--host-ranks ranks] [-b bytes] [-e bytes] [-f factor]
+//               [-i calls] [-r rounds] [--json FILE]
 //
-// One process per rank; devices are assigned to ranks in turn, so that several may share one. For
-// each size, rounds of `calls` collectives on a stream alternate with rounds of as many copies of
-// the same bytes within the device. It prints the medians of microseconds per call, of algorithm
+// One process per rank; devices are assigned to ranks in turn, so that several may share one. The
+// last ranks may do without: their data lie in memory of the host, and they make no use of CUDA.
+// For each size, rounds of `calls` collectives on a stream alternate with rounds of as many copies
+// of the same bytes within the device. It prints the medians of microseconds per call, of algorithm
 // and bus bandwidth as nccl-tests define them, and of the copy's bandwidth (bytes read, not read
 // and written). The last call of a size is checked. WEIR_BACKEND chooses Weir or the real NCCL. The
 // exit status is not 0 when a value was wrong or something failed.
@@ -22,7 +23,7 @@
 
 #include "command_line/command_line.h"
 #include "fmt/format.h"
-#include "perf/device_perf/cuda_device.h"
+#include "perf/device_perf/place.h"
 #include "perf/harness/launch.h"
 #include "weir/nccl.h"
 
@@ -32,6 +33,7 @@ namespace {
 struct Options {
   std::string collective = "all_reduce";
   int ranks = 2;
+  int host_ranks = 0;
   uint64_t bytes_min = 1 << 10;
   uint64_t bytes_max = 64 << 20;
   uint64_t factor = 4;
@@ -76,7 +78,7 @@ double median(std::vector<double> values) {
 class Rank {
  public:
   Rank(const Options& options, int rank, Shared* shared)
-      : options_(options), rank_(rank), device_(rank) {
+      : options_(options), rank_(rank), place_(rank, rank >= options.ranks - options.host_ranks) {
     if (rank == 0) {
       require(ncclGetUniqueId(&shared->id), "ncclGetUniqueId");
       shared->id_is_there = 1;
@@ -86,16 +88,18 @@ class Rank {
       usleep(1000);
     }
     require(ncclCommInitRank(&comm_, options.ranks, shared->id, rank), "ncclCommInitRank");
-    send_ = device_.allocate(options.bytes_max);
-    recv_ = device_.allocate(options.bytes_max);
-    copy_ = device_.allocate(options.bytes_max);
+    send_ = place_.allocate(options.bytes_max);
+    recv_ = place_.allocate(options.bytes_max);
+    copy_ = place_.allocate(options.bytes_max);
   }
 
   void run() {
     if (rank_ == 0) {
-      fmt::print("{} of {} ranks on {}, float32, {} calls a round, medians of {} rounds\n\n",
-                 options_.collective, options_.ranks, device_.name(), options_.calls,
-                 options_.rounds);
+      const bool mixed = options_.host_ranks > 0 && options_.host_ranks < options_.ranks;
+      fmt::print("{} of {} ranks on {}{}, float32, {} calls a round, medians of {} rounds\n\n",
+                 options_.collective, options_.ranks, place_.name(),
+                 mixed ? fmt::format(" and {} on the host", options_.host_ranks) : "",
+                 options_.calls, options_.rounds);
       fmt::print("| bytes | time us | algbw GB/s | busbw GB/s | copy GB/s | busbw / copy |\n");
       fmt::print("| ---: | ---: | ---: | ---: | ---: | ---: |\n");
     }
@@ -120,7 +124,7 @@ class Rank {
   void collective(uint64_t bytes) {
     const size_t part = count_of(bytes);
     const size_t whole = part * static_cast<size_t>(options_.ranks);
-    const auto stream = static_cast<cudaStream_t>(device_.stream());
+    const auto stream = static_cast<cudaStream_t>(place_.stream());
     const std::string& name = options_.collective;
     if (name == "all_reduce") {
       require(ncclAllReduce(send_, recv_, whole, ncclFloat, ncclSum, comm_, stream), "AllReduce");
@@ -166,8 +170,8 @@ class Rank {
     const size_t size =
         options_.collective == "reduce_scatter" ? part : part * static_cast<size_t>(options_.ranks);
     std::vector<float> got(size);
-    device_.copy(got.data(), recv_, size * sizeof(float));
-    device_.synchronize();
+    place_.copy(got.data(), recv_, size * sizeof(float));
+    place_.synchronize();
     for (size_t i = 0; i < size; ++i) {
       if (got[i] == wanted(i, part)) continue;
       fail(fmt::format("{} bytes: element {} is {} and should be {}", bytes, i, got[i],
@@ -179,7 +183,7 @@ class Rank {
   double round_us(const Call& one) {
     const double begin_us = now_us();
     for (int i = 0; i < options_.calls; ++i) one();
-    device_.synchronize();
+    place_.synchronize();
     return (now_us() - begin_us) / options_.calls;
   }
 
@@ -188,13 +192,13 @@ class Rank {
     if (bytes == 0) return;
     std::vector<float> input(bytes / sizeof(float));
     for (size_t i = 0; i < input.size(); ++i) input[i] = given(rank_, i);
-    device_.copy(send_, input.data(), bytes);
-    device_.synchronize();
+    place_.copy(send_, input.data(), bytes);
+    place_.synchronize();
     std::vector<double> times_us;
     std::vector<double> copies_us;
     for (int round = -1; round < options_.rounds; ++round) {  // the first one warms up
       const double time_us = round_us([&] { collective(bytes); });
-      const double copy_us = round_us([&] { device_.copy(copy_, send_, bytes); });
+      const double copy_us = round_us([&] { place_.copy(copy_, send_, bytes); });
       if (round < 0) continue;
       times_us.push_back(time_us);
       copies_us.push_back(copy_us);
@@ -210,7 +214,8 @@ class Rank {
     std::fflush(stdout);
     rows_.push_back({{"collective", options_.collective},
                      {"ranks", options_.ranks},
-                     {"device", device_.name()},
+                     {"host_ranks", options_.host_ranks},
+                     {"device", place_.name()},
                      {"bytes", bytes},
                      {"time_us", time_us},
                      {"algbw_gb_s", algorithm},
@@ -220,7 +225,7 @@ class Rank {
 
   const Options& options_;
   const int rank_;
-  CudaDevice device_;
+  Place place_;
   ncclComm_t comm_ = nullptr;
   void* send_ = nullptr;
   void* recv_ = nullptr;
@@ -256,6 +261,9 @@ int main(int argc, char** argv) {
       .one_of({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "alltoall", "sendrecv"})
       .show_default();
   app.add_option("-n,--ranks", options.ranks, "processes").range(1, 64).show_default();
+  app.add_option("--host-ranks", options.host_ranks, "the last so many have no device")
+      .range(0, 64)
+      .show_default();
   app.add_option("-b,--bytes-min", options.bytes_min, "of the largest buffer of a rank; also 64KB")
       .size()
       .show_default();
@@ -268,6 +276,11 @@ int main(int argc, char** argv) {
   if (options.bytes_min == 0 || options.bytes_min > options.bytes_max) {
     fmt::print(stderr, "device_perf: sizes from {} to {} bytes are none\n", options.bytes_min,
                options.bytes_max);
+    return 2;
+  }
+  if (options.host_ranks > options.ranks) {
+    fmt::print(stderr, "device_perf: {} of {} ranks cannot be on the host\n", options.host_ranks,
+               options.ranks);
     return 2;
   }
   return weir::perf::run(options);

@@ -173,6 +173,41 @@ TEST(DeviceTrouble, ACallOnTheHostAgainstOneOnADeviceIsAMismatch) {
       with_double());
 }
 
+// Of three ranks number 1 passes memory of the host, and the other two that of their devices: what
+// each is told.
+void mix(const Environment& environment, bool started_before, weir_result_t expected,
+         const std::vector<std::string>& wanted) {
+  const SharedCounter here;
+  run_on_devices(
+      3,
+      [&](int rank, weir_comm_t comm) {
+        if (started_before) expect_sum_on_device(comm, rank, 3);
+        EXPECT_WEIR(comm, weir_comm_set_timeout(comm, 1000));
+        here.meet(3);
+        OnDevice<int> data(std::vector<int>(1000, rank));
+        std::vector<int> host(1000, rank);
+        int* buffer = rank == 1 ? host.data() : data.data();
+        EXPECT_EQ(weir_all_reduce(comm, buffer, buffer, 1000, WEIR_INT32, WEIR_SUM, nullptr),
+                  expected);
+        for (const std::string& it : wanted) expect_text(weir_last_error(comm), it);
+        here.meet(6);  // nobody leaves before all have been told
+      },
+      environment);
+}
+
+TEST(DeviceTrouble, AFirstCallOnBothKindsOfMemoryIsToldWithTheRanksOfEachKind) {
+  const std::vector<std::string> wanted{"rank 1 called all_reduce", "on the same kind of memory",
+                                        "the first collective on device memory"};
+  mix(with_double(), false, WEIR_ERROR_MISMATCH, wanted);
+  mix(with_double("/nowhere/libnccl.so.2"), false, WEIR_ERROR_MISMATCH, wanted);
+}
+
+// Later calls on devices are not compared with those of other ranks.
+TEST(DeviceTrouble, ALaterCallOnBothKindsOfMemoryEndsAtTheDeadlineAndNamesAwaitedRanks) {
+  mix(with_double(), true, WEIR_ERROR_TIMEOUT,
+      {"did not finish within 1000 ms", "waiting for rank"});
+}
+
 // ---- Ranks that are lost ------------------------------------------------------------------------
 
 // Rank 2 dies while the others are in, or wait for, a collective on device memory; these go on

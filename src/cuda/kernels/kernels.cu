@@ -2,6 +2,7 @@
 // The kernels of the library: the reductions, one for each data type (reduce_arguments.h), and the
 // one that moves messages (message_arguments.h).
 #include "cuda/kernels/message_loop.h"
+#include "cuda/kernels/paired_instructions.h"
 #include "cuda/kernels/reduce_loop.h"
 
 using namespace weir::kernels;  // NOLINT: this file is their interface
@@ -19,12 +20,12 @@ WEIR_REDUCE(int32, IntegerMath<int32_t, uint32_t>)
 WEIR_REDUCE(uint32, IntegerMath<uint32_t, uint32_t>)
 WEIR_REDUCE(int64, IntegerMath<int64_t, uint64_t>)
 WEIR_REDUCE(uint64, IntegerMath<uint64_t, uint64_t>)
-WEIR_REDUCE(float16, Float16)
+WEIR_REDUCE(float16, DeviceFloat16)
 WEIR_REDUCE(float32, Float<float>)
 WEIR_REDUCE(float64, Float<double>)
-WEIR_REDUCE(bfloat16, Bfloat16)
-WEIR_REDUCE(float8e4m3, Float8E4M3)
-WEIR_REDUCE(float8e5m2, Float8E5M2)
+WEIR_REDUCE(bfloat16, DeviceBfloat16)
+WEIR_REDUCE(float8e4m3, DeviceFloat8E4M3)
+WEIR_REDUCE(float8e5m2, DeviceFloat8E5M2)
 
 namespace {
 

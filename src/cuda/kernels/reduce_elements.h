@@ -48,6 +48,7 @@ struct BitsOf<double> {
 // Computes with T as it is.
 template <class T>
 struct FloatMath {
+  static constexpr bool kInPairs = false;  // as reduce_pairs.h
   using Wide = T;
   using Bits = typename BitsOf<T>::Type;
 
@@ -79,6 +80,7 @@ struct FloatMath {
 // T as it is stored; U, its unsigned form, wraps.
 template <class T, class U>
 struct IntegerMath {
+  static constexpr bool kInPairs = false;
   using Stored = T;
   using Wide = T;
 
@@ -158,6 +160,7 @@ WEIR_KERNEL uint32_t narrow_code(float value) {
 
 struct Float16 : FloatMath<float> {
   using Stored = uint16_t;
+  static constexpr uint16_t kNanCode = 0x7e00;
   static WEIR_KERNEL float widen(uint16_t stored) {
 #ifdef __CUDA_ARCH__
     float value;
@@ -174,15 +177,16 @@ struct Float16 : FloatMath<float> {
 #ifdef __CUDA_ARCH__
     uint16_t stored;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(stored) : "f"(wide));
-    return is_nan(wide) ? uint16_t(0x7e00u) : stored;
+    return is_nan(wide) ? kNanCode : stored;
 #else
-    return static_cast<uint16_t>(narrow_code<5, 10, 0x7c00u, 0x7e00u>(wide));
+    return static_cast<uint16_t>(narrow_code<5, 10, 0x7c00u, kNanCode>(wide));
 #endif
   }
 };
 
 struct Bfloat16 : FloatMath<float> {
   using Stored = uint16_t;
+  static constexpr uint16_t kNanCode = 0x7fc0;
   static WEIR_KERNEL float widen(uint16_t stored) { return bits_as<float>(uint32_t(stored) << 16); }
   // The carry runs into the exponent, and from the largest number into infinity.
   static WEIR_KERNEL uint16_t narrow(float wide) {
@@ -194,23 +198,25 @@ struct Bfloat16 : FloatMath<float> {
 // 0x7f and 0xff are NaN; there is no infinity.
 struct Float8E4M3 : FloatMath<float> {
   using Stored = uint8_t;
+  static constexpr uint8_t kNanCode = 0x7f;
   static WEIR_KERNEL float widen(uint8_t stored) {
     if ((stored & 0x7fu) == 0x7fu) return bits_as<float>(BitsOf<float>::kNan);
     return widen_code<4, 3>(stored);
   }
   static WEIR_KERNEL uint8_t narrow(float wide) {
-    return static_cast<uint8_t>(narrow_code<4, 3, 0x7eu, 0x7fu>(wide));
+    return static_cast<uint8_t>(narrow_code<4, 3, 0x7eu, kNanCode>(wide));
   }
 };
 
 // The upper byte of a float16.
 struct Float8E5M2 : FloatMath<float> {
   using Stored = uint8_t;
+  static constexpr uint8_t kNanCode = 0x7f;
   static WEIR_KERNEL float widen(uint8_t stored) {
     return Float16::widen(static_cast<uint16_t>(stored << 8));
   }
   static WEIR_KERNEL uint8_t narrow(float wide) {
-    return static_cast<uint8_t>(narrow_code<5, 2, 0x7bu, 0x7fu>(wide));
+    return static_cast<uint8_t>(narrow_code<5, 2, 0x7bu, kNanCode>(wide));
   }
 };
 

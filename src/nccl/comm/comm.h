@@ -106,6 +106,8 @@ class Comm {
   int rank() const { return rank_.load(std::memory_order_relaxed); }
   int rank_count() const { return rank_count_.load(std::memory_order_relaxed); }
   int device() const { return device_; }
+  // False: device() is number 0 because the thread that made it had chosen none.
+  bool chose_device() const { return chose_device_; }
   // For communicators that are made from this one: its device or, if it was made by a thread that
   // had chosen none, that of the calling thread.
   int device_for_child() const;
@@ -210,7 +212,7 @@ class Comm {
   const std::thread::id making_thread_ = std::this_thread::get_id();
   const Config config_;
   const int device_;
-  const bool chose_device_;  // it is not number 0 for lack of another one
+  const bool chose_device_;
   std::atomic<int> rank_;
   std::atomic<int> rank_count_;
   std::atomic<weir_comm_t> weir_{nullptr};

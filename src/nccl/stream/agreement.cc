@@ -29,7 +29,7 @@ struct MemoryEntry {
   DirectChoice direct;
   uint32_t zero;
   uint64_t number;  // rank 0's: of the communicator
-  int64_t device;   // of the communicator
+  int64_t device;   // of the communicator; -1: its rank has chosen none
   ProcessNumber process;
 };
 
@@ -56,8 +56,9 @@ void explain_choices(const Comm& comm, const std::vector<MemoryEntry>& all) {
 Outcome agree_on_devices(const char* function, Comm& comm) {
   const auto earlier = comm::ClockReading::now();
   const DirectChoice choice = comm.rank_count() > 1 ? direct_choice_here() : DirectChoice::kNoCuda;
+  const int device = comm.chose_device() ? comm.device() : -1;
   const MemoryEntry mine{wanted_chunk_bytes(), comm::host_tag(), choice,        0,
-                         number_of_next(),     comm.device(),    this_process()};
+                         number_of_next(),     device,           this_process()};
   std::vector<MemoryEntry> all(static_cast<size_t>(comm.rank_count()));
   const weir_result_t told = gather_for_setup(comm.weir(), &mine, all.data(), sizeof mine);
   if (told != WEIR_OK) return comm.outcome(function, told);

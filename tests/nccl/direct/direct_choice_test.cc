@@ -28,6 +28,7 @@ size_t count_of(const std::string& text, const std::string& words) {
 // streams are used, or on one.
 std::string told_of(const int (&devices)[2]) {
   testing::internal::CaptureStderr();
+  use_device(0);  // a process that has not begun to use CUDA would be one without it
   ncclComm_t comms[2] = {};
   EXPECT_NCCL(ncclCommInitAll(comms, 2, devices));
   std::vector<Stream> streams;

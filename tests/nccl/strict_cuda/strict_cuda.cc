@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nccl/strict_cuda/strict_cuda.h"
 
+#include <atomic>
+
 #include "nccl/strict_cuda/world.h"
 
 using namespace strict_cuda;  // NOLINT: this is a part of it
@@ -12,11 +14,16 @@ constexpr size_t kBelowMax = 64;
 thread_local Context t_below[kBelowMax];
 thread_local size_t t_below_count = 0;
 
+std::atomic<bool> initialized{false};  // of the process
+
 }  // namespace
 
 // ---- Errors, contexts ---------------------------------------------------------------------------
 
-STRICT_CUDA_API cuInit(unsigned) { return kSuccess; }
+STRICT_CUDA_API cuInit(unsigned) {
+  initialized.store(true);
+  return kSuccess;
+}
 
 STRICT_CUDA_API cuGetErrorName(Result error, const char** name) {
   static const std::map<Result, const char*> names = {
@@ -57,6 +64,7 @@ STRICT_CUDA_API cuCtxSetCurrent(Context context) {
   return kSuccess;
 }
 STRICT_CUDA_API cuCtxGetCurrent(Context* context) {
+  if (!initialized.load()) return kErrorNotInitialized;
   *context = t_context;
   return kSuccess;
 }

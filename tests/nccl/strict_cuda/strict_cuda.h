@@ -13,6 +13,7 @@
 namespace weir::cuda {
 using GraphExec = void*;
 inline constexpr Result kErrorInvalidValue = 1;
+inline constexpr Result kErrorNotInitialized = 3;
 inline constexpr Result kErrorInvalidContext = 201;
 inline constexpr Result kErrorNotFound = 500;
 inline constexpr Result kErrorCaptureUnsupported = 900;
