@@ -47,14 +47,13 @@ const std::vector<Rule>& rules() {
       // A user of the C API, which it holds inside, but for core/base and these headers:
       {"src/nccl/",
        {"weir/", "cuda/", "nccl_search/", "core/base/",
+        "core/comm/stream/",                  // operations that are work of streams alone
         "api/handles.h",                      // requests and communicators that it holds inside
         "api/unique_id.h",                    // ids that it makes itself
         "core/comm/start/bootstrap_place.h",  // the addresses in such an id
         "core/comm/start/job_secret.h",       // NCCL_COMM_ID
         "core/comm/start/resolve.h",          // NCCL_COMM_ID
         "core/comm/communicator.h",           // one-sided operations in the recorder
-        "core/comm/device/stream_flags.h",    // collectives that are work of streams alone
-        "core/comm/device/stream_program.h",  // the same
         "core/comm/record/recorder.h",        // calls to the real NCCL in the recorder
         "core/engine/call.h",                 // calls in the recorder, and beside streams
         "core/engine/control.h",              // the same
@@ -66,7 +65,7 @@ const std::vector<Rule>& rules() {
       // would.
       {"tools/",
        {"tools/", "core/", "core/plugin/", "offload/", "weir/", "nccl_search/",
-        "nccl/cuda/device_query.h", "nccl/direct/direct_choice.h", "nccl/real/found_functions.h",
+        "nccl/cuda/device_query.h", "nccl/real/found_functions.h",
         "nccl/real/requested_options.h"}},
       // Measuring uses the public headers, and for what they do not show, single parts.
       {"perf/",
@@ -131,11 +130,10 @@ struct LayeredFolder {
 const std::vector<LayeredFolder>& layered_folders() {
   static const std::vector<LayeredFolder> kFolders = {
       {"nccl/",
-       {"api", "base", "cuda", "real", "comm", "host", "direct", "stream", "forward", "own",
-        "entry"}},
+       {"api", "base", "cuda", "real", "comm", "host", "stream", "forward", "own", "entry"}},
       {"core/comm/",
-       {"record", "start", "state", "reports", "requests", "collective", "device", "messages",
-        "health", ""}},
+       {"record", "start", "state", "reports", "requests", "collective", "stream", "device",
+        "messages", "health", ""}},
   };
   return kFolders;
 }
@@ -198,7 +196,7 @@ TEST(FolderRule, EveryHeaderThatIsStatedForSrcNcclIsIncludedThere) {
 TEST(FolderRule, TheRuleRefusesWhatItMust) {
   EXPECT_NE(broken_folder_rule("src/net/x.cc", "core/base/log.h"), "");
   EXPECT_NE(broken_folder_rule("src/cuda/x.cc", "nccl/base/outcome.h"), "");
-  EXPECT_NE(broken_folder_rule("src/hostcuda/core/x.cc", "nccl/direct/reach.h"), "");
+  EXPECT_NE(broken_folder_rule("src/hostcuda/core/x.cc", "core/comm/stream/reach.h"), "");
   EXPECT_NE(broken_folder_rule("src/hostcuda/core/x.cc", "core/base/log.h"), "");
   EXPECT_NE(broken_folder_rule("src/plugins/nccl/x.cc", "nccl/real/library.h"), "");
   EXPECT_NE(broken_folder_rule("src/plugins/ncclnet/x.cc", "ncclnet/export/net.h"), "");
@@ -221,9 +219,10 @@ TEST(FolderRule, TheRuleRefusesWhatItMust) {
   EXPECT_EQ(broken_folder_rule("src/nccl/own/x.cc", "core/base/log.h"), "");
   EXPECT_EQ(broken_folder_rule("src/nccl/own/x.cc", "fmt/format.h"), "");
   EXPECT_NE(broken_room_rule("src/nccl/comm/comm.cc", "nccl/stream/proxy.h"), "");
-  EXPECT_NE(broken_room_rule("src/nccl/direct/x.cc", "nccl/stream/enqueue.h"), "");
+  EXPECT_NE(broken_room_rule("src/nccl/host/x.cc", "nccl/stream/enqueue.h"), "");
+  EXPECT_NE(broken_room_rule("src/core/comm/stream/x.cc", "core/comm/device/device_side.h"), "");
   EXPECT_NE(broken_room_rule("src/nccl/x.cc", "nccl/base/outcome.h"), "");
-  EXPECT_EQ(broken_room_rule("src/nccl/stream/x.cc", "nccl/direct/reach.h"), "");
+  EXPECT_EQ(broken_room_rule("src/nccl/stream/x.cc", "core/comm/stream/reach.h"), "");
   EXPECT_NE(broken_room_rule("src/core/comm/record/x.cc", "core/comm/state/comm_state.h"), "");
   EXPECT_NE(broken_room_rule("src/core/comm/health/x.cc", "core/comm/communicator.h"), "");
   EXPECT_NE(broken_room_rule("src/core/comm/unheard_of/x.cc", "core/base/log.h"), "");

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "core/base/settings.h"
-#include "nccl/direct/direct_choice.h"
+#include "core/comm/stream/direct_choice.h"
 #include "nccl/real/found_functions.h"
 #include "weir_info/build.h"
 #include "weir_info/python_clients.h"
@@ -226,12 +226,12 @@ const char* remedy_of_transport(const std::string& name) {
 // Whether Weir's communicators copy directly between devices.
 Check judge_direct(const InstalledDriver& driver, const std::string& direct) {
   const char* subject = "device to device";
-  const nccl::DirectChoice choice = nccl::direct_choice(direct, driver.stand_in);
-  if (!nccl::is_allowed(choice)) {
-    return {Verdict::kGood, subject, "through host memory: " + nccl::reason_of(choice), ""};
+  const comm::DirectChoice choice = comm::direct_choice(direct, driver.stand_in);
+  if (!comm::is_allowed(choice)) {
+    return {Verdict::kGood, subject, "through host memory: " + comm::reason_of(choice), ""};
   }
   if (driver.stand_in) return {Verdict::kGood, subject, "directly on one machine", ""};
-  if (!nccl::is_demanded(choice)) {
+  if (!comm::is_demanded(choice)) {
     return {Verdict::kGood, subject,
             "directly on one machine, but not where ranks share a process and a device", ""};
   }

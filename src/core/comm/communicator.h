@@ -143,10 +143,8 @@ class Communicator {
   // Set if this communicator carries the one-sided operations of another one; else nullptr.
   OneSidedService* one_sided_service() { return operations_.one_sided_service(); }
 
-  // ---- Descriptors, between ranks of a host (control::Network); with several ranks only.
-  Status offer_descriptor(const control::Network::Key& key, int fd);
-  void withdraw_descriptor(const control::Network::Key& key);
-  Result<int> fetch_descriptor(Rank peer, const control::Network::Key& key, int64_t timeout_ms);
+  // With several ranks; else nullptr.
+  control::Network* network() { return network_.get(); }
 
   // ---- Health.
   void abort();

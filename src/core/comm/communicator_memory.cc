@@ -87,17 +87,4 @@ Status Communicator::destroy_arena(const Arena& arena) {
   return {};
 }
 
-Status Communicator::offer_descriptor(const control::Network::Key& key, int fd) {
-  return network_->offer(key, fd);
-}
-
-void Communicator::withdraw_descriptor(const control::Network::Key& key) {
-  network_->withdraw(key);
-}
-
-Result<int> Communicator::fetch_descriptor(Rank peer, const control::Network::Key& key,
-                                           int64_t timeout_ms) {
-  return network_->fetch(peer, key, now_ns() + static_cast<uint64_t>(timeout_ms) * 1000000);
-}
-
 }  // namespace weir::comm

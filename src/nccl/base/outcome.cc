@@ -88,6 +88,25 @@ bool own_error_is_later(const char* real_text) {
   return mine().has_reported && mine().real_text == (real_text != nullptr ? real_text : "");
 }
 
+Outcome outcome_of(const Status& status) {
+  switch (status.code()) {
+    case Code::kOk:
+      return {};
+    case Code::kInvalidArgument:
+      return invalid_argument(status.text());
+    case Code::kInvalidUsage:
+    case Code::kMismatch:
+      return invalid_usage(status.text());
+    case Code::kSystem:
+      return {ncclUnhandledCudaError, status.text()};
+    case Code::kTimeout:
+    case Code::kPeerLost:
+      return {ncclRemoteError, status.text()};
+    default:
+      return {ncclSystemError, status.text()};
+  }
+}
+
 ncclResult_t report(const Outcome& outcome) {
   if (outcome.ok() || outcome.code == ncclInProgress) return outcome.code;
   try {

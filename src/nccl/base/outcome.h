@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "core/base/status.h"
 #include "weir/nccl.h"
 
 namespace weir::nccl {
@@ -25,6 +26,10 @@ struct [[nodiscard]] Outcome {
 
 inline Outcome invalid_argument(std::string text) { return {ncclInvalidArgument, std::move(text)}; }
 inline Outcome invalid_usage(std::string text) { return {ncclInvalidUsage, std::move(text)}; }
+
+// Of what the core does on streams (core/comm/stream), with its text: an error of the system is one
+// of CUDA's.
+Outcome outcome_of(const Status& status);
 
 // Keeps the text of an error for the calling thread and the process, and returns its code.
 ncclResult_t report(const Outcome& outcome);

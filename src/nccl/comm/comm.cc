@@ -10,9 +10,9 @@
 
 #include "api/handles.h"
 #include "core/base/per_process.h"
+#include "cuda/driver.h"
 #include "nccl/api/translate.h"
 #include "nccl/base/read_word.h"
-#include "nccl/cuda/driver.h"
 #include "nccl/real/backend.h"
 
 namespace weir::nccl {

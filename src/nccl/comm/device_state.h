@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // DeviceState: how a communicator handles operations on device memory: what its ranks agreed on
-// when it was made, what has changed since, and what has been logged already (direct/, stream/).
+// when it was made, what has changed since, and what has been logged already (stream/).
 // Thread-safe.
 #pragma once
 
@@ -9,11 +9,14 @@
 #include <memory>
 #include <utility>
 
+namespace weir::comm {
+class StreamMemory;
+class StreamRecord;
+}  // namespace weir::comm
+
 namespace weir::nccl {
 
 class Neighbors;
-class StreamMemory;
-class StreamRecord;
 
 class DeviceState {
  public:
@@ -35,13 +38,13 @@ class DeviceState {
   void set_neighbors(std::shared_ptr<Neighbors> neighbors) { neighbors_ = std::move(neighbors); }
   // What operations need to be work of their streams alone; empty: they are staged. Set while the
   // communicator is made.
-  const std::shared_ptr<StreamMemory>& stream_memory() const { return stream_memory_; }
-  void set_stream_memory(std::shared_ptr<StreamMemory> memory) {
+  const std::shared_ptr<comm::StreamMemory>& stream_memory() const { return stream_memory_; }
+  void set_stream_memory(std::shared_ptr<comm::StreamMemory> memory) {
     stream_memory_ = std::move(memory);
   }
   // What the recorder keeps of them; empty: nothing. Set with it.
-  const std::shared_ptr<StreamRecord>& stream_record() const { return stream_record_; }
-  void set_stream_record(std::shared_ptr<StreamRecord> record) {
+  const std::shared_ptr<comm::StreamRecord>& stream_record() const { return stream_record_; }
+  void set_stream_record(std::shared_ptr<comm::StreamRecord> record) {
     stream_record_ = std::move(record);
   }
   // Each is explained once per communicator.
@@ -60,8 +63,8 @@ class DeviceState {
  private:
   std::atomic<uint64_t> chunk_bytes_{0};
   std::shared_ptr<Neighbors> neighbors_;
-  std::shared_ptr<StreamMemory> stream_memory_;
-  std::shared_ptr<StreamRecord> stream_record_;
+  std::shared_ptr<comm::StreamMemory> stream_memory_;
+  std::shared_ptr<comm::StreamRecord> stream_record_;
   std::atomic<bool> in_one_process_{false};
   std::atomic<uint32_t> noted_{0};
 };

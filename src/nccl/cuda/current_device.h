@@ -2,8 +2,8 @@
 // The device that the caller has chosen. Thread-safe.
 #pragma once
 
+#include "cuda/driver.h"
 #include "nccl/cuda/device_query.h"
-#include "nccl/cuda/driver.h"
 
 namespace weir::nccl {
 

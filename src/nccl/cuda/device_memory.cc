@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/base/per_process.h"
+#include "nccl/cuda/cuda_error.h"
 
 namespace weir::cuda {
 
@@ -65,7 +66,7 @@ const Driver* memory_driver() {
 nccl::Outcome DeviceMemory::make(const Driver& driver, const char* function, size_t bytes,
                                  std::shared_ptr<DeviceMemory>* made) {
   const auto failed_at = [&](const char* call, Result result) {
-    nccl::Outcome outcome = failed(driver, function, call, result);
+    nccl::Outcome outcome = nccl::cuda_failed(driver, function, call, result);
     outcome.text += fmt::format(", for {} bytes", bytes);
     return outcome;
   };

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory of a device as ncclMemAlloc gives it, where the process uses CUDA: made by mapping, so
-// that other processes can open it through a descriptor (direct/exports.h), and accessible to all
-// devices that can reach it. Thread-safe.
+// that other processes can open it through a descriptor (core/comm/stream/exports.h), and
+// accessible to all devices that can reach it. Thread-safe.
 #pragma once
 
 #include <cstddef>
 #include <memory>
 
 #include "core/base/process_generation.h"
-#include "nccl/cuda/driver.h"
+#include "cuda/driver.h"
+#include "nccl/base/outcome.h"
 
 namespace weir::cuda {
 

@@ -15,10 +15,10 @@
 #include <thread>
 #include <utility>
 
+#include "core/base/background.h"
 #include "core/base/log.h"
 #include "core/base/settings.h"
 #include "nccl/api/translate.h"
-#include "nccl/base/background.h"
 #include "nccl/cuda/device_query.h"
 #include "nccl/real/backend.h"
 #include "nccl/real/recording.h"

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "nccl/cuda/driver.h"
+#include "cuda/driver.h"
 #include "nccl/host/slices.h"
 
 namespace weir::nccl {

@@ -16,10 +16,11 @@
 #include "api/handles.h"
 #include "core/base/clock.h"
 #include "core/base/log.h"
+#include "core/base/process_number.h"
 #include "core/comm/communicator.h"
 #include "core/comm/start/bootstrap_place.h"
-#include "nccl/base/process.h"
-#include "nccl/cuda/driver.h"
+#include "core/comm/stream/direct_choice.h"
+#include "cuda/driver.h"
 
 namespace weir::nccl {
 
@@ -153,11 +154,11 @@ Outcome OneSided::share(const char* function, Comm& comm, void* memory, size_t b
   mine.address = reinterpret_cast<uintptr_t>(memory);
   mine.bytes = bytes;
   if (window->owner != nullptr) mine.share = window->owner->share_of(memory);
-  if (direct_allowed()) window->gate = Gate::make(function, rank_count_);
+  if (comm::peer_access_allowed()) window->gate = Gate::make(function, rank_count_);
   if (window->gate != nullptr) mine.gate = window->gate->share();
   mine.contexts = contexts_;
   mine.signals = signals_;
-  mine.direct = direct_allowed() ? 1 : 0;
+  mine.direct = comm::peer_access_allowed() ? 1 : 0;
   mine.on_device = only_on_device(memory) ? 1 : 0;
   std::vector<Entry> all(static_cast<size_t>(rank_count_));
   Outcome outcome = exchange(function, comm, &mine, all.data(), sizeof mine);

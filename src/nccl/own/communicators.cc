@@ -4,12 +4,12 @@
 
 #include <vector>
 
+#include "cuda/driver.h"
 #include "nccl/api/own.h"
 #include "nccl/api/translate.h"
 #include "nccl/base/outcome.h"
 #include "nccl/comm/comm.h"
 #include "nccl/cuda/current_device.h"
-#include "nccl/cuda/driver.h"
 #include "nccl/own/group.h"
 #include "nccl/own/setups.h"
 

@@ -12,10 +12,10 @@
 #include <mutex>
 #include <utility>
 
+#include "core/base/background.h"
 #include "core/base/per_thread.h"
 #include "core/base/process_generation.h"
-#include "nccl/base/background.h"
-#include "nccl/direct/direct_policy.h"
+#include "nccl/stream/direct_policy.h"
 #include "nccl/stream/enqueue.h"
 
 namespace weir::nccl {

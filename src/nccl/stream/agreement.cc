@@ -3,20 +3,19 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "api/handles.h"
-#include "nccl/api/translate.h"
-#include "nccl/base/process.h"
-#include "nccl/cuda/driver.h"
-#include "nccl/direct/direct_policy.h"
-#include "nccl/direct/stream_memory.h"
+#include "core/base/process_number.h"
+#include "core/comm/stream/stream_record.h"
+#include "core/comm/stream/stream_setup.h"
+#include "nccl/stream/direct_policy.h"
 #include "nccl/stream/enqueue.h"
 #include "nccl/stream/neighbors.h"
-#include "nccl/stream/stream_record.h"
 
 namespace weir::nccl {
 
@@ -26,7 +25,7 @@ namespace {
 struct MemoryEntry {
   uint64_t chunk_bytes;  // 0: this rank has no CUDA
   uint64_t host;         // 0: not known
-  DirectChoice direct;
+  comm::DirectChoice direct;
   uint32_t zero;
   uint64_t number;  // rank 0's: of the communicator
   int64_t device;   // of the communicator; -1: its rank has chosen none
@@ -43,19 +42,43 @@ uint64_t number_of_next() {
 void explain_choices(const Comm& comm, const std::vector<MemoryEntry>& all) {
   if (comm.rank() != 0) return;
   for (size_t rank = 0; rank < all.size(); ++rank) {
-    const DirectChoice choice = all[rank].direct;
-    if (is_allowed(choice) || choice == DirectChoice::kNoCuda) continue;
+    const comm::DirectChoice choice = all[rank].direct;
+    if (is_allowed(choice) || choice == comm::DirectChoice::kNoCuda) continue;
     explain(comm, fmt::format("device memory is copied through host memory: rank {}: {}", rank,
                               reason_of(choice)));
     return;
   }
 }
 
+// *made stays empty on all ranks where one of them cannot take part; on that rank *reason says why.
+// The same where only kernels are impossible (has_kernels).
+Outcome make_stream_memory(const char* function, const Comm& comm, comm::DirectChoice choice,
+                           std::shared_ptr<comm::StreamMemory>* made, std::string* reason) {
+  comm::StreamSetup setup({function, static_cast<Rank>(comm.rank()),
+                           static_cast<Rank>(comm.rank_count()), comm.device(),
+                           comm.devices().in_one_process(), choice, comm.weir()->comm->network()});
+  const comm::StreamSetup::Entry& mine = setup.begin();
+  std::vector<comm::StreamSetup::Entry> all(static_cast<size_t>(comm.rank_count()));
+  weir_result_t told = gather_for_setup(comm.weir(), &mine, all.data(), sizeof mine);
+  if (told != WEIR_OK) return comm.outcome(function, told);
+  const Result<bool> connected = setup.connect(all);
+  if (!connected.ok()) return outcome_of(connected.status());
+  *reason = setup.reason();
+  const uint32_t can = connected.value() ? 1 : 0;
+  std::vector<uint32_t> votes(all.size());
+  told = gather_for_setup(comm.weir(), &can, votes.data(), sizeof can);
+  if (told != WEIR_OK) return comm.outcome(function, told);
+  *made = setup.end(std::count(votes.begin(), votes.end(), 1u) ==
+                    static_cast<std::ptrdiff_t>(votes.size()));
+  return {};
+}
+
 }  // namespace
 
 Outcome agree_on_devices(const char* function, Comm& comm) {
   const auto earlier = comm::ClockReading::now();
-  const DirectChoice choice = comm.rank_count() > 1 ? direct_choice_here() : DirectChoice::kNoCuda;
+  const comm::DirectChoice choice =
+      comm.rank_count() > 1 ? comm::direct_choice_here() : comm::DirectChoice::kNoCuda;
   const int device = comm.chose_device() ? comm.device() : -1;
   const MemoryEntry mine{wanted_chunk_bytes(), comm::host_tag(), choice,        0,
                          number_of_next(),     device,           this_process()};
@@ -74,20 +97,20 @@ Outcome agree_on_devices(const char* function, Comm& comm) {
   comm.devices().agree({least, one_process});
   std::vector<Neighbors::Rank> here;
   for (size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank].direct != DirectChoice::kNoCuda && all[rank].process == mine.process) {
+    if (all[rank].direct != comm::DirectChoice::kNoCuda && all[rank].process == mine.process) {
       here.emplace_back(static_cast<int>(rank), static_cast<int>(all[rank].device));
     }
   }
-  if (here.size() > 1 && choice != DirectChoice::kNoCuda) {
+  if (here.size() > 1 && choice != comm::DirectChoice::kNoCuda) {
     std::shared_ptr<Neighbors> neighbors = Neighbors::find(all[0].number, here);
     neighbors->note_maker(comm.rank(), comm.making_thread());
     comm.devices().set_neighbors(std::move(neighbors));
   }
   explain_choices(comm, all);
   if (!direct) return {};
-  std::shared_ptr<StreamMemory> memory;
+  std::shared_ptr<comm::StreamMemory> memory;
   std::string reason;
-  Outcome outcome = StreamMemory::make(function, comm, choice, &memory, &reason);
+  Outcome outcome = make_stream_memory(function, comm, choice, &memory, &reason);
   if (!outcome.ok()) return outcome;
   if (memory == nullptr && !reason.empty()) {
     explain(comm, fmt::format("device memory is copied through host memory: rank {}: {}",
@@ -98,7 +121,9 @@ Outcome agree_on_devices(const char* function, Comm& comm) {
                               comm.rank(), reason));
   }
   if (memory != nullptr) {
-    comm.devices().set_stream_record(StreamRecord::open(comm, all[0].number, earlier));
+    comm.devices().set_stream_record(
+        comm::StreamRecord::open(comm.weir()->comm->name(), static_cast<Rank>(comm.rank()),
+                                 static_cast<Rank>(comm.rank_count()), all[0].number, earlier));
   }
   comm.devices().set_stream_memory(std::move(memory));
   return {};

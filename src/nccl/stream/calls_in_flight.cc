@@ -6,8 +6,8 @@
 #include <mutex>
 #include <vector>
 
+#include "core/base/pause.h"
 #include "core/base/per_process.h"
-#include "nccl/stream/pause.h"
 
 namespace weir::nccl {
 
@@ -44,7 +44,7 @@ Outcome CallsInFlight::make(const cuda::Driver& driver, const char* function,
   }
   if (it == nullptr) {
     it.reset(new CallsInFlight());
-    Outcome outcome = get_staging(driver, function, 1, 0, &it->words_);
+    Outcome outcome = outcome_of(comm::get_staging(driver, function, 1, 0, &it->words_));
     if (!outcome.ok()) return outcome;
   }
   it->marks_.clear();

@@ -13,10 +13,10 @@
 #include <deque>
 #include <memory>
 
+#include "core/comm/stream/staging.h"
+#include "cuda/driver.h"
 #include "nccl/base/outcome.h"
 #include "nccl/comm/comm.h"
-#include "nccl/cuda/driver.h"
-#include "nccl/cuda/staging.h"
 
 namespace weir::nccl {
 
@@ -47,7 +47,7 @@ class CallsInFlight {
   static void give_back(CallsInFlight* it) noexcept;
   bool has_passed(uint32_t mark) const;
 
-  std::shared_ptr<Staging> words_;
+  std::shared_ptr<comm::Staging> words_;
   size_t limit_ = 0;
   uint32_t made_ = 0;
   uint32_t marked_ = 0;

@@ -6,18 +6,22 @@
 #include <algorithm>
 #include <mutex>
 
+#include "api/handles.h"
 #include "core/base/settings.h"
-#include "nccl/cuda/driver.h"
-#include "nccl/direct/direct_policy.h"
-#include "nccl/direct/message_call.h"
-#include "nccl/direct/stream_call.h"
+#include "core/comm/stream/capture.h"
+#include "core/comm/stream/collective_watch.h"
+#include "core/comm/stream/leaving.h"
+#include "core/comm/stream/message_call.h"
+#include "core/comm/stream/message_watch.h"
+#include "core/comm/stream/stream_call.h"
+#include "cuda/driver.h"
+#include "nccl/cuda/cuda_error.h"
 #include "nccl/host/buffers.h"
 #include "nccl/host/one_sided.h"
 #include "nccl/stream/calls_in_flight.h"
-#include "nccl/stream/capture.h"
-#include "nccl/stream/collective_watch.h"
-#include "nccl/stream/message_watch.h"
+#include "nccl/stream/direct_policy.h"
 #include "nccl/stream/neighbors.h"
+#include "nccl/stream/owner.h"
 #include "nccl/stream/proxy.h"
 #include "nccl/stream/proxy_task.h"
 #include "nccl/stream/runner.h"
@@ -33,59 +37,22 @@ bool on_device(const void* driver, const void* pointer) {
   return cuda::only_on_device(*static_cast<const Driver*>(driver), pointer);
 }
 
-Outcome make_event(const Driver& driver, const char* function, StreamEvent* event) {
-  cuda::Event made = nullptr;
-  const cuda::RelaxedCapture relaxed(driver);
-  const cuda::Result result = driver.cuEventCreate(&made, cuda::kEventDisableTiming);
-  if (result != cuda::kSuccess) return cuda::failed(driver, function, "cuEventCreate", result);
-  *event = StreamEvent(driver, made);
-  return {};
-}
-
 Outcome record(const Driver& driver, const char* function, cuda::Stream stream,
-               StreamEvent* event) {
-  Outcome outcome = make_event(driver, function, event);
-  if (!outcome.ok()) return outcome;
-  const cuda::Result result = driver.cuEventRecord(event->get(), stream);
-  if (result != cuda::kSuccess) return cuda::failed(driver, function, "cuEventRecord", result);
-  return {};
+               comm::StreamEvent* event) {
+  return outcome_of(comm::StreamEvent::record(driver, function, stream, event));
 }
 
 Outcome wait(const Driver& driver, const char* function, cuda::Stream stream,
-             const StreamEvent& event) {
-  const cuda::Result result = driver.cuStreamWaitEvent(stream, event.get(), 0);
-  if (result != cuda::kSuccess) return cuda::failed(driver, function, "cuStreamWaitEvent", result);
-  return {};
-}
-
-// Held by a graph.
-struct Retained {
-  std::shared_ptr<Proxy> proxy;
-  std::shared_ptr<GraphTasks> graph_tasks;
-};
-
-// CUDA calls it when a graph is destroyed; it may not call CUDA.
-void on_graph_destroyed(void* argument) noexcept {
-  std::unique_ptr<Retained> it(static_cast<Retained*>(argument));
-  it->proxy->release(*it->graph_tasks);
+             const comm::StreamEvent& event) {
+  return outcome_of(event.wait(driver, function, stream));
 }
 
 Outcome start_graph_tasks(const Driver& driver, const char* function,
-                          const std::shared_ptr<Proxy>& proxy, const Capture& capture,
+                          const std::shared_ptr<Proxy>& proxy, const comm::Capture& capture,
                           std::shared_ptr<GraphTasks>* graph_tasks) {
   *graph_tasks = std::make_shared<GraphTasks>(capture.number);
-  auto retained = std::make_unique<Retained>(Retained{proxy, *graph_tasks});
-  cuda::UserObject object = nullptr;
-  cuda::Result result = driver.cuUserObjectCreate(&object, retained.get(), on_graph_destroyed, 1,
-                                                  cuda::kNoDestructorSync);
-  if (result != cuda::kSuccess) return cuda::failed(driver, function, "cuUserObjectCreate", result);
-  (void)retained.release();  // owned by the object
-  result = driver.cuGraphRetainUserObject(capture.graph, object, 1, cuda::kObjectMove);
-  if (result != cuda::kSuccess) {
-    (void)driver.cuUserObjectRelease(object, 1);
-    return cuda::failed(driver, function, "cuGraphRetainUserObject", result);
-  }
-  return {};
+  return outcome_of(comm::when_graph_is_gone(
+      driver, function, capture, [proxy, made = *graph_tasks] { proxy->release(*made); }));
 }
 
 // Gives the task staging and a number.
@@ -95,7 +62,8 @@ Outcome give_staging(const Driver& driver, const char* function, TaskChain& chai
     // More than is needed now, so that a series of growing tasks does not leave many pieces behind.
     const size_t known = chain.staging == nullptr ? 0 : chain.staging->byte_count;
     const size_t bytes = std::max(task.byte_count, std::min(2 * known, kStagingMax));
-    Outcome outcome = get_staging(driver, function, task.mailbox_count, bytes, &chain.staging);
+    Outcome outcome =
+        outcome_of(comm::get_staging(driver, function, task.mailbox_count, bytes, &chain.staging));
     if (!outcome.ok()) return outcome;
     chain.last_number = 0;
   }
@@ -107,10 +75,10 @@ Outcome give_staging(const Driver& driver, const char* function, TaskChain& chai
 
 // Either all streams of a task are captured, into one graph, or none is.
 Outcome common_capture(const Driver& driver, const char* function,
-                       const std::vector<cuda::Stream>& streams, Capture* capture) {
+                       const std::vector<cuda::Stream>& streams, comm::Capture* capture) {
   for (size_t i = 0; i < streams.size(); ++i) {
-    Capture it;
-    Outcome outcome = capture_of(driver, function, streams[i], &it);
+    comm::Capture it;
+    Outcome outcome = outcome_of(comm::capture_of(driver, function, streams[i], &it));
     if (!outcome.ok()) return outcome;
     if (i == 0) *capture = it;
     if (it.active != capture->active || it.number != capture->number) {
@@ -125,15 +93,15 @@ Outcome common_capture(const Driver& driver, const char* function,
 
 // A collective that is work of the stream alone.
 struct StreamedCall {
-  std::unique_ptr<StreamCall> call;
-  std::shared_ptr<CollectiveWatch> watch;
+  std::unique_ptr<comm::StreamCall> call;
+  std::shared_ptr<comm::CollectiveWatch> watch;
   size_t position = 0;  // among the operations of the group
 };
 
 // Messages that are work of the stream alone; empty: there are none.
 struct StreamedMessages {
-  std::unique_ptr<MessageCall> call;
-  std::shared_ptr<MessageWatch> watch;
+  std::unique_ptr<comm::MessageCall> call;
+  std::shared_ptr<comm::MessageWatch> watch;
   cuda::Stream stream = nullptr;  // the leading one, or one that is forked from it
   bool forked = false;
 };
@@ -157,6 +125,9 @@ struct Part {
   // Something is work of a stream alone.
   bool is_streamed() const { return !streamed.empty() || messages.call != nullptr; }
   TaskChain& chain() const { return graph_tasks != nullptr ? graph_tasks->chain : proxy->chain(); }
+  std::shared_ptr<comm::GraphWatches> graph_watches() const {
+    return graph_tasks != nullptr ? graph_tasks->watches : nullptr;
+  }
 };
 
 // Communicators that share a stream. The stream must ring for all of them before it waits for one,
@@ -170,7 +141,7 @@ struct Batch {
   std::shared_ptr<const std::atomic<bool>> may_run;  // of its tasks
   bool joined = false;   // the thread enqueues other batches, step by step
   size_t calls_max = 0;  // of staged operations in flight; 0: no bound
-  Capture capture;
+  comm::Capture capture;
   std::unique_ptr<StreamCommands> commands;
   Outcome outcome;
 
@@ -259,36 +230,66 @@ bool leads(const Batch& batch, const Part& part) {
                       [&](const Part& other) { return &other != &part && other.is_streamed(); });
 }
 
+// Of a part, but for what `name_call` says.
+comm::WatchedCall watched_call(const Part& part, const Batch& batch, comm::StreamWords words) {
+  comm::WatchedCall call;
+  call.owner = owner_of(part.comm);
+  call.memory = part.comm->devices().stream_memory();
+  if (!batch.capture.active) call.record = part.comm->devices().stream_record();
+  call.words = std::move(words);
+  call.in_graph = batch.capture.active;
+  return call;
+}
+void name_call(const Operation& operation, uint32_t number, comm::WatchedCall* call) {
+  call->function = operation.function;
+  call->number = number;
+  call->timeout_ms = operation.options.timeout_ms > 0 ? operation.options.timeout_ms
+                                                      : operation.comm->weir()->comm->timeout_ms();
+}
+
+// When the stream comes to the call: a buffer that has been freed since fails the communicator.
+bool fails_check(const Operation& operation) {
+  Outcome outcome = check_buffers(operation);
+  if (outcome.ok()) return false;
+  outcome.text += " when the stream came to the call";
+  operation.comm->give_up(outcome);
+  return true;
+}
+
 // Nothing is enqueued yet.
 Outcome prepare_collectives(const Driver& driver, const Batch& batch,
                             const std::vector<Operation>& operations,
                             const std::vector<size_t>& positions, Part& part) {
   if (operations.empty()) return {};
   TaskChain& chain = part.chain();
-  const std::shared_ptr<StreamMemory>& memory = part.comm->devices().stream_memory();
+  const std::shared_ptr<comm::StreamMemory>& memory = part.comm->devices().stream_memory();
   part.forked = !leads(batch, part);
   part.stream = batch.streams[0];
   if (part.forked) {
-    Outcome outcome = memory->own_stream(operations[0].function,
-                                         StreamMemory::OwnStream::kCollectives, &part.stream);
+    Outcome outcome = outcome_of(memory->own_stream(
+        operations[0].function, comm::StreamMemory::OwnStream::kCollectives, &part.stream));
     if (!outcome.ok()) return outcome;
   }
-  const StreamWatch::Words words{chain.words, TaskChain::kCollectives};
+  comm::WatchedCall watched = watched_call(part, batch, {chain.words, TaskChain::kCollectives});
   for (const Operation& it : operations) {
     if (++chain.last_call == 0) ++chain.last_call;
     StreamedCall made;
-    Outcome outcome =
-        StreamCall::make(it, memory, part.stream, chain.last_call, &words.calls().ready,
-                         &words.calls().done, &chain.pinned, &made.call);
+    const engine::Call call = core_call(it);
+    const void* const factor = it.factor.has_value() ? it.factor->device_scalar : nullptr;
+    Outcome outcome = outcome_of(comm::StreamCall::make(it.function, call, factor, memory,
+                                                        part.stream, watched.words, chain.last_call,
+                                                        &chain.pinned, &made.call));
     if (!outcome.ok()) return outcome;
     made.position = positions[part.streamed.size()];
-    made.watch =
-        std::make_shared<CollectiveWatch>(it, memory, words, chain.last_call, batch.capture.active);
-    if (batch.capture.active && driver.is_stand_in) made.call->check_first(it);
+    name_call(it, chain.last_call, &watched);
+    made.watch = std::make_shared<comm::CollectiveWatch>(watched, comm::words_of(call));
+    if (batch.capture.active && driver.is_stand_in) {
+      made.call->check_first([it] { (void)fails_check(it); });
+    }
     made.watch->keep(made.call->host_copies());
     if (batch.may_run != nullptr && part.streamed.empty() && !batch.capture.active) {
       made.watch->hold(batch.may_run);
-      made.call->wait_for(&words.gate().done);
+      made.call->wait_for(&watched.words.gate().done);
     }
     part.streamed.push_back(std::move(made));
     explain_first(*part.comm, it.kind);
@@ -301,27 +302,36 @@ Outcome prepare_messages(const Driver& driver, const Batch& batch,
                          const std::vector<Operation>& operations, Part& part) {
   if (operations.empty()) return {};
   TaskChain& chain = part.chain();
-  const std::shared_ptr<StreamMemory>& memory = part.comm->devices().stream_memory();
+  const std::shared_ptr<comm::StreamMemory>& memory = part.comm->devices().stream_memory();
   StreamedMessages made;
   made.stream = batch.streams[0];
   made.forked = !part.streamed.empty() || !leads(batch, part);
   if (made.forked) {
-    Outcome outcome = memory->own_stream(operations[0].function, StreamMemory::OwnStream::kMessages,
-                                         &made.stream);
+    Outcome outcome = outcome_of(memory->own_stream(
+        operations[0].function, comm::StreamMemory::OwnStream::kMessages, &made.stream));
     if (!outcome.ok()) return outcome;
   }
-  const StreamWatch::Words words{chain.words, TaskChain::kMessages};
+  comm::WatchedCall watched = watched_call(part, batch, {chain.words, TaskChain::kMessages});
   if (++chain.last_message == 0) ++chain.last_message;
-  Outcome outcome = MessageCall::make(operations, memory, made.stream, chain.last_message,
-                                      &words.calls().ready, &words.calls().done, &made.call);
+  std::vector<comm::StreamMessage> messages;
+  for (const Operation& it : operations) messages.push_back(core_message(it));
+  Outcome outcome =
+      outcome_of(comm::MessageCall::make(operations[0].function, messages, memory, made.stream,
+                                         watched.words, chain.last_message, &made.call));
   if (!outcome.ok()) return outcome;
-  made.watch = std::make_shared<MessageWatch>(operations, memory, words, chain.last_message,
-                                              batch.capture.active);
-  if (driver.is_stand_in) made.call->check_first(operations);
+  name_call(operations[0], chain.last_message, &watched);
+  made.watch = std::make_shared<comm::MessageWatch>(watched, messages);
+  if (driver.is_stand_in) {
+    made.call->check_first([operations, memory] {
+      if (std::none_of(operations.begin(), operations.end(), fails_check)) return;
+      memory->spoil();
+      memory->stop_messages();
+    });
+  }
   made.watch->keep(made.call->staging());
   if (batch.may_run != nullptr && !batch.capture.active) {
     made.watch->hold(batch.may_run);
-    made.call->wait_for(&words.gate().done);
+    made.call->wait_for(&watched.words.gate().done);
   }
   part.messages = std::move(made);
   explain_first(*part.comm, operations[0].kind);
@@ -329,7 +339,7 @@ Outcome prepare_messages(const Driver& driver, const Batch& batch,
 }
 
 Outcome prepare(const Driver& driver, const Batch& batch, Part& part) {
-  const Capture& capture = batch.capture;
+  const comm::Capture& capture = batch.capture;
   const char* function = part.operations[0].function;
   Outcome outcome = check_one_sided(driver, part.operations);
   if (!outcome.ok()) return outcome;
@@ -356,8 +366,10 @@ Outcome prepare(const Driver& driver, const Batch& batch, Part& part) {
     const bool alone = batch.parts.size() == 1 && collectives.empty() && messages.empty();
     part.task = plan_task(std::move(others), alone, on_device, &driver);
   }
-  part.proxy->enqueue_begins(driver);
-  part.begun = true;
+  if (part.task != nullptr || capture.active) {
+    part.proxy->enqueue_begins(driver);
+    part.begun = true;
+  }
   if (capture.active) {
     part.graph_tasks = part.proxy->find_graph_tasks(capture.number);
     if (part.graph_tasks == nullptr) {
@@ -367,7 +379,8 @@ Outcome prepare(const Driver& driver, const Batch& batch, Part& part) {
   }
   if (part.task != nullptr) outcome = give_staging(driver, function, part.chain(), *part.task);
   if (outcome.ok() && part.chain().words == nullptr && !(collectives.empty() && messages.empty())) {
-    outcome = get_staging(driver, function, TaskChain::kWords, 0, &part.chain().words);
+    outcome =
+        outcome_of(comm::get_staging(driver, function, TaskChain::kWords, 0, &part.chain().words));
   }
   if (outcome.ok()) outcome = prepare_collectives(driver, batch, collectives, positions, part);
   return outcome.ok() ? prepare_messages(driver, batch, messages, part) : outcome;
@@ -378,7 +391,7 @@ Outcome prepare(const Driver& driver, const Batch& batch, Part& part) {
 Outcome join(const Driver& driver, const Batch& batch) {
   const cuda::Stream lead = batch.streams[0];
   for (size_t i = 1; i < batch.streams.size(); ++i) {
-    StreamEvent reached;
+    comm::StreamEvent reached;
     Outcome outcome = record(driver, batch.function, batch.streams[i], &reached);
     if (outcome.ok()) outcome = wait(driver, batch.function, lead, reached);
     if (!outcome.ok()) return outcome;
@@ -406,8 +419,13 @@ Outcome begin(const Driver& driver, Batch& batch) {
   if (!outcome.ok()) return outcome;
   std::vector<ProxyTask*> tasks;
   for (Part& part : batch.parts) {
-    for (const StreamedCall& it : part.streamed) part.proxy->watch(it.watch, part.graph_tasks);
-    if (part.messages.call != nullptr) part.proxy->watch(part.messages.watch, part.graph_tasks);
+    comm::StreamWatches& watches = part.proxy->watches();
+    for (const StreamedCall& it : part.streamed) {
+      watches.watch(driver, it.watch, part.graph_watches());
+    }
+    if (part.messages.call != nullptr) {
+      watches.watch(driver, part.messages.watch, part.graph_watches());
+    }
     if (part.task == nullptr) continue;
     part.task->may_run = batch.may_run;
     part.task_index = tasks.size();
@@ -430,14 +448,14 @@ Outcome begin(const Driver& driver, Batch& batch) {
 
 // What is enqueued on `later` from now on comes after what `earlier` holds.
 Outcome follow(const Driver& driver, const Batch& batch, cuda::Stream later, cuda::Stream earlier) {
-  StreamEvent reached;
+  comm::StreamEvent reached;
   Outcome outcome = record(driver, batch.function, earlier, &reached);
   return outcome.ok() ? wait(driver, batch.function, later, reached) : outcome;
 }
 
 Outcome enqueue_step(Part& part) {
   StreamedCall& it = part.streamed[part.next_streamed];
-  Outcome outcome = it.call->enqueue_step();
+  Outcome outcome = outcome_of(it.call->enqueue_step());
   if (it.call->begun() && part.graph_tasks == nullptr) it.watch->note_begun();
   if (it.call->done()) ++part.next_streamed;
   return outcome;
@@ -500,7 +518,7 @@ Outcome enqueue_messages(const Batch& batch, bool end) {
   for (const Part& part : batch.parts) {
     const StreamedMessages& it = part.messages;
     if (it.call == nullptr) continue;
-    Outcome outcome = end ? it.call->enqueue_end() : it.call->enqueue_kernel();
+    Outcome outcome = outcome_of(end ? it.call->enqueue_end() : it.call->enqueue_kernel());
     if (it.call->begun() && part.graph_tasks == nullptr) it.watch->note_begun();
     if (!outcome.ok()) return outcome;
   }
@@ -512,7 +530,7 @@ Outcome record_launch(const Driver& driver, const Batch& batch) {
   for (const cuda::Event event : batch.launch_events) {
     const cuda::Result result = driver.cuEventRecord(event, batch.streams[0]);
     if (result != cuda::kSuccess) {
-      return cuda::failed(driver, batch.function, "cuEventRecord of launchCompletionEvent", result);
+      return cuda_failed(driver, batch.function, "cuEventRecord of launchCompletionEvent", result);
     }
   }
   return {};
@@ -520,7 +538,7 @@ Outcome record_launch(const Driver& driver, const Batch& batch) {
 
 // The other streams go on after the leading one, and later tasks after these.
 Outcome release_streams(const Driver& driver, const Batch& batch) {
-  auto end = std::make_shared<StreamEvent>();
+  auto end = std::make_shared<comm::StreamEvent>();
   Outcome outcome = record(driver, batch.function, batch.streams[0], end.get());
   for (size_t i = 1; i < batch.streams.size() && outcome.ok(); ++i) {
     outcome = wait(driver, batch.function, batch.streams[i], *end);
@@ -535,7 +553,7 @@ bool drop_streamed(Part& part) {
   bool begun = part.next_streamed > 0;
   if (const StreamedMessages& it = part.messages; it.call != nullptr) {
     begun = begun || it.call->begun();
-    if (!it.call->begun()) part.proxy->drop(it.watch, part.graph_tasks);
+    if (!it.call->begun()) part.proxy->watches().drop(it.watch, part.graph_watches());
     if (it.call->begun() && !it.call->done() && !it.call->abandon()) it.watch->lose();
   }
   for (size_t i = part.next_streamed; i < part.streamed.size(); ++i) {
@@ -544,7 +562,7 @@ bool drop_streamed(Part& part) {
       begun = true;
       if (!it.call->abandon()) it.watch->lose();
     } else {
-      part.proxy->drop(it.watch, part.graph_tasks);
+      part.proxy->watches().drop(it.watch, part.graph_watches());
     }
   }
   return begun;
@@ -558,7 +576,6 @@ void end(const Driver& driver, Batch& batch, bool others_wait) {
         !part.proxy->fail_if_lost(driver, *part.comm, &batch.outcome) && others_wait) {
       part.comm->give_up(batch.outcome);
     }
-    if (!part.begun) continue;
     const bool commanded = batch.commands != nullptr && part.task != nullptr;
     const size_t rings = commanded ? batch.commands->rings(part.task_index) : 0;
     const bool begun = !batch.outcome.ok() && drop_streamed(part);
@@ -567,7 +584,7 @@ void end(const Driver& driver, Batch& batch, bool others_wait) {
       // drops what it holds.)
       part.comm->give_up(batch.outcome);
     }
-    part.proxy->enqueue_ends(part.task, rings, part.graph_tasks);
+    if (part.begun) part.proxy->enqueue_ends(part.task, rings, part.graph_tasks);
   }
 }
 
@@ -721,11 +738,11 @@ Outcome enqueue(std::vector<Operation> operations,
 }
 
 Outcome use_own_stream(Operation* operation) {
-  StreamMemory& memory = *operation->comm->devices().stream_memory();
+  comm::StreamMemory& memory = *operation->comm->devices().stream_memory();
   const cuda::ContextScope scope(memory.driver(), nullptr, memory.context());
   cuda::Stream stream = nullptr;
-  Outcome outcome =
-      memory.own_stream(operation->function, StreamMemory::OwnStream::kCollectives, &stream);
+  Outcome outcome = outcome_of(
+      memory.own_stream(operation->function, comm::StreamMemory::OwnStream::kCollectives, &stream));
   if (!outcome.ok()) return outcome;
   operation->stream = static_cast<cudaStream_t>(stream);
   operation->context = memory.context();
@@ -734,15 +751,16 @@ Outcome use_own_stream(Operation* operation) {
 }
 
 Outcome wait_for_own_stream(const char* function, Comm& comm) {
-  StreamMemory& memory = *comm.devices().stream_memory();
+  comm::StreamMemory& memory = *comm.devices().stream_memory();
   const cuda::Driver& driver = memory.driver();
   const cuda::ContextScope scope(driver, nullptr, memory.context());
   cuda::Stream stream = nullptr;
-  Outcome outcome = memory.own_stream(function, StreamMemory::OwnStream::kCollectives, &stream);
+  Outcome outcome =
+      outcome_of(memory.own_stream(function, comm::StreamMemory::OwnStream::kCollectives, &stream));
   if (!outcome.ok()) return outcome;
   const cuda::Result result = driver.cuStreamSynchronize(stream);
   if (result != cuda::kSuccess) {
-    return cuda::failed(driver, function, "cuStreamSynchronize", result);
+    return cuda_failed(driver, function, "cuStreamSynchronize", result);
   }
   const ncclResult_t error = comm.async_error();
   if (error == ncclSuccess || error == ncclInProgress) return {};
@@ -752,7 +770,7 @@ Outcome wait_for_own_stream(const char* function, Comm& comm) {
 uint64_t wanted_chunk_bytes() {
   const Driver* driver = cuda::driver_in_use();
   if (driver == nullptr) return 0;
-  leave_before_cuda(*driver);
+  comm::leave_before_cuda(*driver);
   const auto& settings = process_settings();
   return settings.ok() ? static_cast<uint64_t>(settings.value().nccl_chunk_bytes) : 0;
 }

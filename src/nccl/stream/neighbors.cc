@@ -8,7 +8,7 @@
 
 #include "core/base/per_process.h"
 #include "core/base/rank_list.h"
-#include "nccl/stream/capture.h"
+#include "core/comm/stream/capture.h"
 
 namespace weir::nccl {
 
@@ -117,10 +117,10 @@ NeighborsInGroup::NeighborsInGroup(const cuda::Driver& driver,
     if (neighbors == nullptr) continue;
     Member& member = members_[{neighbors, it.comm->rank()}];
     member.context = context_of(driver, it);
-    Capture capture;
+    comm::Capture capture;
     const cuda::ContextScope scope(driver, nullptr, member.context);
     // An error is told where the operation is enqueued.
-    if (capture_of(driver, it.function, it.stream, &capture).ok() && capture.active) {
+    if (comm::capture_of(driver, it.function, it.stream, &capture).ok() && capture.active) {
       member.capture = capture.number;
     }
     neighbors->note_call(it.comm->rank(), member.context);

@@ -17,8 +17,8 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/driver.h"
 #include "nccl/base/outcome.h"
-#include "nccl/cuda/driver.h"
 #include "nccl/host/operation.h"
 
 namespace weir::nccl {

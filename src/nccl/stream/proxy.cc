@@ -9,9 +9,9 @@
 #include <thread>
 #include <utility>
 
-#include "core/base/per_process.h"
-#include "nccl/base/background.h"
-#include "nccl/stream/pause.h"
+#include "core/base/background.h"
+#include "core/base/pause.h"
+#include "core/comm/stream/leaving.h"
 #include "nccl/stream/runner.h"
 
 namespace weir::nccl {
@@ -25,63 +25,20 @@ constexpr size_t kTasksMax = 16384;
 constexpr milliseconds kLinger{20};
 // Between two checks of conditions that nothing signals.
 constexpr milliseconds kLook{10};
-constexpr milliseconds kExit{100};
-
-// Threads that read pinned memory must have stopped when a driver frees it at exit. Weir's stand-in
-// frees nothing, so that with it they go on until the process is gone.
-std::atomic<bool> leaving{false};
-
-// Of the handler of exit().
-struct Leaving {
-  std::mutex lock;
-  bool registered = false;
-  std::thread::id exits;  // the thread that runs exit handlers; none before the first of ours
-};
-Leaving& leaving_state() {
-  static constinit PerProcess<Leaving> it;
-  return it.get();
-}
-
-// The number of proxy threads; a forked child has none of its parent's.
-std::atomic<int>& serving_count() {
-  static constinit PerProcess<std::atomic<int>> it;
-  return it.get();
-}
-
-void leave_at_exit() {
-  {
-    Leaving& it = leaving_state();
-    std::lock_guard lock(it.lock);
-    it.registered = false;
-    it.exits = std::this_thread::get_id();
-    leaving = true;
-  }
-  const auto end = std::chrono::steady_clock::now() + kExit;
-  while (serving_count() > 0 && std::chrono::steady_clock::now() < end) {
-    std::this_thread::sleep_for(milliseconds(1));
-  }
-}
 
 }  // namespace
 
-void leave_before_cuda(const cuda::Driver& driver) {
-  if (driver.is_stand_in) return;
-  Leaving& it = leaving_state();
-  std::lock_guard lock(it.lock);
-  // An exit handler of the program that runs after ours, but before CUDA's, makes calls: the
-  // threads serve again until it returns, since a handler registered now is run next.
-  if (leaving && it.exits == std::this_thread::get_id()) leaving = false;
-  if (!std::exchange(it.registered, true)) (void)std::atexit(leave_at_exit);
-}
+Proxy::Proxy()
+    : watches_(std::make_shared<comm::StreamWatches>([this] { changed_.notify_all(); })) {}
 
 void Proxy::enqueue_begins(const cuda::Driver& driver) {
-  leave_before_cuda(driver);
+  comm::leave_before_cuda(driver);
   std::unique_lock lock(lock_);
-  while (tasks_.size() >= kTasksMax && !leaving) changed_.wait_for(lock, kLook);
+  while (tasks_.size() >= kTasksMax && !comm::leaving()) changed_.wait_for(lock, kLook);
   if (!serving_) {
     run_in_background([self = shared_from_this()] { self->serve(); });
     serving_ = true;
-    ++serving_count();
+    comm::pinned_reader_begins();
   }
   ++enqueueing_;
 }
@@ -105,8 +62,8 @@ void Proxy::enqueue_ends(const std::shared_ptr<ProxyTask>& task, size_t rings,
       parts.emplace_back().staging = task->staging;
     }
     parts.back().tasks.push_back(task);
-    keep(graph_tasks);
   }
+  if (graph_tasks != nullptr) keep(graph_tasks);
   changed_.notify_all();
 }
 
@@ -114,54 +71,6 @@ void Proxy::keep(const std::shared_ptr<GraphTasks>& graph_tasks) {
   if (std::find(graph_tasks_.begin(), graph_tasks_.end(), graph_tasks) == graph_tasks_.end()) {
     graph_tasks_.push_back(graph_tasks);
   }
-}
-
-void Proxy::watch(std::shared_ptr<StreamWatch> it, const std::shared_ptr<GraphTasks>& graph_tasks) {
-  std::lock_guard lock(lock_);
-  if (graph_tasks == nullptr) {
-    watches_[it->order()].push_back(std::move(it));
-  } else {
-    graph_tasks->watches_.push_back(std::move(it));
-    keep(graph_tasks);
-  }
-  changed_.notify_all();
-}
-
-void Proxy::drop(const std::shared_ptr<StreamWatch>& it,
-                 const std::shared_ptr<GraphTasks>& graph_tasks) {
-  std::lock_guard lock(lock_);
-  if (graph_tasks == nullptr) {
-    std::erase(watches_[it->order()], it);
-  } else {
-    std::erase(graph_tasks->watches_, it);
-  }
-  changed_.notify_all();
-}
-
-std::vector<std::shared_ptr<StreamWatch>> Proxy::take_ended_watches() {
-  std::vector<std::shared_ptr<StreamWatch>> taken;
-  for (auto& watches : watches_) {
-    while (!watches.empty() && (watches.front()->ended() || watches.front()->lost())) {
-      taken.push_back(std::move(watches.front()));
-      watches.pop_front();
-    }
-  }
-  return taken;
-}
-
-std::vector<std::shared_ptr<StreamWatch>> Proxy::watches_now() const {
-  std::vector<std::shared_ptr<StreamWatch>> now;
-  // The calls of an order follow each other.
-  for (const auto& watches : watches_) {
-    if (!watches.empty()) now.push_back(watches.front());
-  }
-  for (const auto& graph_tasks : graph_tasks_) {
-    if (graph_tasks->released) continue;
-    for (const auto& it : graph_tasks->watches_) {
-      if (it->running()) now.push_back(it);
-    }
-  }
-  return now;
 }
 
 std::shared_ptr<GraphTasks> Proxy::find_graph_tasks(uint64_t capture) {
@@ -173,6 +82,7 @@ std::shared_ptr<GraphTasks> Proxy::find_graph_tasks(uint64_t capture) {
 }
 
 void Proxy::release(GraphTasks& graph_tasks) {
+  graph_tasks.watches->release();
   std::lock_guard lock(lock_);
   graph_tasks.released = true;
   changed_.notify_all();
@@ -184,18 +94,14 @@ bool Proxy::idle() {
 }
 
 bool Proxy::has_only_held_tasks() const {
-  const auto is_quiet = [](const auto& watches) {
-    return std::all_of(watches.begin(), watches.end(),
-                       [](const auto& it) { return it->held() || it->ended(); });
-  };
-  return is_quiet(watches_[0]) && is_quiet(watches_[1]) &&
+  return watches_->are_quiet() &&
          std::all_of(tasks_.begin(), tasks_.end(), [](const auto& it) { return it->held(); });
 }
 
 void Proxy::wait_until_idle(Comm& comm) {
   const cuda::Driver* driver = cuda::known_driver();
   std::unique_lock lock(lock_);
-  while (!has_only_held_tasks() && !comm.broken() && !leaving) {
+  while (!has_only_held_tasks() && !comm.broken() && !comm::leaving()) {
     changed_.wait_for(lock, kLook);
     if (driver == nullptr || !driver->is_stand_in) continue;
     lock.unlock();
@@ -234,9 +140,7 @@ bool Proxy::lost(const cuda::Driver& driver) {
   lost_ = true;
   std::lock_guard lock(lock_);
   for (const auto& task : tasks_) task->lost.store(true, std::memory_order_release);
-  for (const auto& watches : watches_) {
-    for (const auto& watch : watches) watch->lose();
-  }
+  watches_->lose_all();
   changed_.notify_all();
   return true;
 }
@@ -270,7 +174,7 @@ Proxy::Ready Proxy::find_ready() {
 void Proxy::serve() noexcept {
   Pause pause;
   std::unique_lock lock(lock_);
-  while (!leaving) {
+  while (!comm::leaving()) {
     // Destroying it may destroy its communicator, which must not happen under the lock.
     std::vector<std::shared_ptr<GraphTasks>> gone;
     for (size_t i = 0; i < graph_tasks_.size();) {
@@ -282,29 +186,17 @@ void Proxy::serve() noexcept {
       }
     }
     std::vector<std::shared_ptr<ProxyTask>> lost_tasks = take_lost_tasks();
-    std::vector<std::shared_ptr<StreamWatch>> ended_watches = take_ended_watches();
-    if (!gone.empty() || !lost_tasks.empty() || !ended_watches.empty()) {
+    if (!gone.empty() || !lost_tasks.empty()) {
       lock.unlock();
-      if (!ended_watches.empty()) pause.reset();
-      for (const auto& it : ended_watches) {
-        if (it->ended()) it->note_ended();
-      }
       gone.clear();
       lost_tasks.clear();
-      ended_watches.clear();
       lock.lock();
       changed_.notify_all();
-    }
-    if (std::vector<std::shared_ptr<StreamWatch>> watched = watches_now(); !watched.empty()) {
-      lock.unlock();
-      for (const auto& it : watched) it->look();
-      watched.clear();
-      lock.lock();
     }
     const Ready ready = find_ready();
     if (ready.task != nullptr) {
       lock.unlock();
-      run(*ready.task, leaving);
+      run(*ready.task, comm::leaving());
       std::shared_ptr<ProxyTask> ended;
       lock.lock();
       if (ready.graph_tasks == nullptr) {
@@ -319,8 +211,13 @@ void Proxy::serve() noexcept {
       continue;
     }
     if (!has_work()) {
-      changed_.wait_for(lock, kLinger, [&] { return has_work() || leaving; });
+      changed_.wait_for(lock, kLinger, [&] { return has_work() || comm::leaving(); });
       if (!has_work()) break;
+      pause.reset();
+      continue;
+    }
+    if (!must_poll()) {
+      changed_.wait_for(lock, kLook);
       pause.reset();
       continue;
     }
@@ -334,7 +231,14 @@ void Proxy::serve() noexcept {
     }
   }
   serving_ = false;
-  --serving_count();
+  comm::pinned_reader_ends();
+}
+
+bool Proxy::must_poll() const {
+  return !tasks_.empty() || enqueueing_ > 0 ||
+         std::any_of(graph_tasks_.begin(), graph_tasks_.end(), [](const auto& graph_tasks) {
+           return !graph_tasks->parts_.empty() || graph_tasks->released;
+         });
 }
 
 std::shared_ptr<Proxy> proxy_of(Comm& comm) {

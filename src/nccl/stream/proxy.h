@@ -2,7 +2,8 @@
 // Proxy: runs a communicator's operations when its streams have reached them. It holds the tasks
 // that were enqueued, which it runs in the order of the calls, and the tasks of captured graphs,
 // each of which it runs whenever a launch of the graph rings for it. Its thread exists while there
-// are tasks of either kind; it makes no call to CUDA that waits for a stream of the program.
+// are tasks of either kind; it makes no call to CUDA that waits for a stream of the program. Calls
+// that are work of streams alone need no thread, and are only watched (comm::StreamWatches).
 //
 // Tasks of one communicator follow each other in stream order, whatever their streams, and so share
 // one staging (TaskChain).
@@ -17,39 +18,15 @@
 #include <mutex>
 #include <vector>
 
+#include "core/comm/stream/staging.h"
+#include "core/comm/stream/stream_event.h"
+#include "core/comm/stream/stream_watches.h"
+#include "cuda/driver.h"
 #include "nccl/comm/comm.h"
-#include "nccl/cuda/driver.h"
-#include "nccl/cuda/staging.h"
 #include "nccl/stream/calls_in_flight.h"
 #include "nccl/stream/proxy_task.h"
-#include "nccl/stream/stream_watch.h"
 
 namespace weir::nccl {
-
-// An event of CUDA's, or none.
-class StreamEvent {
- public:
-  StreamEvent() = default;
-  StreamEvent(const cuda::Driver& driver, cuda::Event event) : driver_(&driver), event_(event) {}
-  ~StreamEvent() { reset(); }
-  StreamEvent(StreamEvent&& other) noexcept
-      : driver_(other.driver_), event_(std::exchange(other.event_, nullptr)) {}
-  StreamEvent& operator=(StreamEvent&& other) noexcept {
-    reset();
-    driver_ = other.driver_;
-    event_ = std::exchange(other.event_, nullptr);
-    return *this;
-  }
-  cuda::Event get() const { return event_; }
-
- private:
-  void reset() {
-    if (event_ != nullptr) (void)driver_->cuEventDestroy_v2(event_);
-    event_ = nullptr;
-  }
-  const cuda::Driver* driver_ = nullptr;
-  cuda::Event event_ = nullptr;
-};
 
 // What tasks that follow each other have in common.
 struct TaskChain {
@@ -69,18 +46,18 @@ struct TaskChain {
   static constexpr size_t kWords = 4;
   // The latest call that has begun has ended.
   bool is_over(size_t kind) const {
-    Mailbox& it = words->mailboxes[kind];
-    return it.rung() == load_word(it.done);
+    comm::Mailbox& it = words->mailboxes[kind];
+    return it.rung() == comm::load_word(it.done);
   }
 
-  std::shared_ptr<Staging> staging;
+  std::shared_ptr<comm::Staging> staging;
   uint32_t last_number = 0;
-  std::shared_ptr<StreamEvent> last;  // the end of the latest task
+  std::shared_ptr<comm::StreamEvent> last;  // the end of the latest task
   std::shared_ptr<CallsInFlight> calls;
-  std::shared_ptr<Staging> words;   // of calls that are work of the stream alone
-  uint32_t last_call = 0;           // the number of the latest collective
-  uint32_t last_message = 0;        // and of the latest group's messages
-  std::shared_ptr<Staging> pinned;  // for their plain memory of the host
+  std::shared_ptr<comm::Staging> words;   // of calls that are work of the stream alone
+  uint32_t last_call = 0;                 // the number of the latest collective
+  uint32_t last_message = 0;              // and of the latest group's messages
+  std::shared_ptr<comm::Staging> pinned;  // for their plain memory of the host
 };
 
 // Tasks in one graph.
@@ -92,27 +69,28 @@ class GraphTasks {
   TaskChain chain;
   // The graph and all that was made from it is gone.
   std::atomic<bool> released{false};
+  const std::shared_ptr<comm::GraphWatches> watches = std::make_shared<comm::GraphWatches>();
 
  private:
   friend class Proxy;
   // Tasks that share a staging; task i has the number i + 1.
   struct Part {
-    std::shared_ptr<Staging> staging;
+    std::shared_ptr<comm::Staging> staging;
     std::vector<std::shared_ptr<ProxyTask>> tasks;
   };
   std::vector<Part> parts_;
-  std::vector<std::shared_ptr<StreamWatch>> watches_;
 };
 
 class Proxy : public StreamWork, public std::enable_shared_from_this<Proxy> {
  public:
-  Proxy() = default;
+  Proxy();
   Proxy(const Proxy&) = delete;
   Proxy& operator=(const Proxy&) = delete;
 
   // Held by the thread that enqueues, from before its first call to CUDA until the task is added.
   std::mutex& enqueue_lock() { return enqueue_lock_; }
   TaskChain& chain() { return chain_; }
+  comm::StreamWatches& watches() { return *watches_; }
 
   // Starts the thread if there is none; it stays until enqueue_ends. Waits while kTasksMax tasks
   // are enqueued. Throws when no thread can be started.
@@ -125,11 +103,6 @@ class Proxy : public StreamWork, public std::enable_shared_from_this<Proxy> {
   // it.
   void enqueue_ends(const std::shared_ptr<ProxyTask>& task, size_t rings,
                     const std::shared_ptr<GraphTasks>& graph_tasks);
-
-  // Watches a call that is work of the stream alone, from before it is enqueued until it has ended
-  // or, if it did not come to be, until `drop`; those of a graph as long as that may be launched.
-  void watch(std::shared_ptr<StreamWatch> it, const std::shared_ptr<GraphTasks>& graph_tasks);
-  void drop(const std::shared_ptr<StreamWatch>& it, const std::shared_ptr<GraphTasks>& graph_tasks);
 
   // Whether the program has reset the device of the stream that was used last. What the streams
   // still held for this communicator is gone then, and is not waited for any more; the communicator
@@ -155,33 +128,25 @@ class Proxy : public StreamWork, public std::enable_shared_from_this<Proxy> {
   // With the lock.
   Ready find_ready();
   std::vector<std::shared_ptr<ProxyTask>> take_lost_tasks();
-  std::vector<std::shared_ptr<StreamWatch>> take_ended_watches();
-  // Those to be looked at now.
-  std::vector<std::shared_ptr<StreamWatch>> watches_now() const;
   bool lost(const cuda::Driver& driver);
   void keep(const std::shared_ptr<GraphTasks>& graph_tasks);
   bool has_only_held_tasks() const;
-  bool has_work() const {
-    return !tasks_.empty() || !watches_[0].empty() || !watches_[1].empty() ||
-           !graph_tasks_.empty() || enqueueing_ > 0;
-  }
+  bool has_work() const { return !tasks_.empty() || !graph_tasks_.empty() || enqueueing_ > 0; }
+  // Not for graphs without tasks, which are only kept.
+  bool must_poll() const;
 
   std::mutex enqueue_lock_;
   TaskChain chain_;
   bool lost_ = false;
+  std::shared_ptr<comm::StreamWatches> watches_;
 
   std::mutex lock_;
   std::condition_variable changed_;
   std::deque<std::shared_ptr<ProxyTask>> tasks_;
-  std::deque<std::shared_ptr<StreamWatch>> watches_[StreamWatch::kOrders];
   std::vector<std::shared_ptr<GraphTasks>> graph_tasks_;
   int enqueueing_ = 0;
   bool serving_ = false;
 };
-
-// Makes the threads of all proxies end before the driver frees pinned memory, when the process
-// exits. To be called once the driver has been initialized, so that its own handlers run later.
-void leave_before_cuda(const cuda::Driver& driver);
 
 // The communicator's; made at the first call.
 std::shared_ptr<Proxy> proxy_of(Comm& comm);

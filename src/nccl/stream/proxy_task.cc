@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <unordered_map>
 
-#include "nccl/direct/direct_policy.h"
+#include "nccl/stream/direct_policy.h"
 
 namespace weir::nccl {
 
@@ -68,7 +68,7 @@ char* ProxyTask::recv_stage(const Subtask& subtask, size_t slice) const {
   return staging->bytes + subtask.recv_offset + slice % subtask.depth * subtask.cut.recv_bytes();
 }
 
-Mailbox& ProxyTask::mailbox(const Subtask& subtask, size_t slice) const {
+comm::Mailbox& ProxyTask::mailbox(const Subtask& subtask, size_t slice) const {
   return staging->mailboxes[gated ? 0 : subtask.first_mailbox + slice % subtask.depth];
 }
 

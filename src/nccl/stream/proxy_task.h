@@ -30,9 +30,9 @@
 #include <memory>
 #include <vector>
 
+#include "core/comm/stream/staging.h"
 #include "nccl/base/outcome.h"
 #include "nccl/comm/comm.h"
-#include "nccl/cuda/staging.h"
 #include "nccl/host/operation.h"
 #include "nccl/host/slices.h"
 
@@ -84,8 +84,8 @@ struct ProxyTask {
   bool takes_turns = false;
   size_t mailbox_count = 1;
   size_t byte_count = 0;
-  std::shared_ptr<Staging> staging;  // empty: run without a stream
-  uint32_t number = 0;               // what the stream writes to ring; not 0
+  std::shared_ptr<comm::Staging> staging;  // empty: run without a stream
+  uint32_t number = 0;                     // what the stream writes to ring; not 0
   // How often the stream will ring; fewer times after an error in enqueueing.
   std::atomic<size_t> rings{1};
   std::atomic<bool> lost{false};                     // the stream will not ring any more
@@ -95,9 +95,9 @@ struct ProxyTask {
 
   char* send_stage(const Subtask& subtask, size_t slice) const;
   char* recv_stage(const Subtask& subtask, size_t slice) const;
-  Mailbox& mailbox(const Subtask& subtask, size_t slice) const;
+  comm::Mailbox& mailbox(const Subtask& subtask, size_t slice) const;
   // The mailbox that rings first.
-  Mailbox& doorbell() const { return staging->mailboxes[0]; }
+  comm::Mailbox& doorbell() const { return staging->mailboxes[0]; }
 };
 
 // Cuts the operations and lays out the staging. `alone`: no other task uses their streams in

@@ -7,9 +7,9 @@
 #include <cstring>
 
 #include "core/base/check.h"
+#include "core/base/pause.h"
 #include "nccl/host/buffers.h"
 #include "nccl/stream/neighbors.h"
-#include "nccl/stream/pause.h"
 
 namespace weir::nccl {
 
@@ -312,7 +312,7 @@ void answer_all(ProxyTask& task, const std::atomic<bool>& leave) {
   Pause pause;
   for (size_t i = 0; i < task.rings;) {
     if (leave.load(std::memory_order_relaxed)) return;
-    Mailbox& it = task.mailbox(task.subtasks[task.items[i].subtask], task.items[i].slice);
+    comm::Mailbox& it = task.mailbox(task.subtasks[task.items[i].subtask], task.items[i].slice);
     if (it.rung() != task.number) {
       pause.wait();
       continue;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/base/check.h"
+#include "nccl/cuda/cuda_error.h"
 
 namespace weir::nccl {
 
@@ -96,7 +97,7 @@ void StreamCommands::take_back(const ProxyTask& task, bool copied) {
   for (const Item& item : task.items) {
     const Subtask& subtask = task.subtasks[item.subtask];
     if (subtask.recv_on_device != copied) continue;
-    Mailbox& mailbox = task.mailbox(subtask, item.slice);
+    comm::Mailbox& mailbox = task.mailbox(subtask, item.slice);
     await(mailbox);
     copy_out(task, subtask, item.slice);
     clear(mailbox);
@@ -107,7 +108,7 @@ void StreamCommands::turn(const ProxyTask& task, size_t step) {
   if (step >= task.window) {
     const Item& item = task.items[step - task.window];
     const Subtask& subtask = task.subtasks[item.subtask];
-    Mailbox& mailbox = task.mailbox(subtask, item.slice);
+    comm::Mailbox& mailbox = task.mailbox(subtask, item.slice);
     await(mailbox);
     copy_out(task, subtask, item.slice);
     clear(mailbox);
@@ -157,15 +158,15 @@ void StreamCommands::copy(void* to, const void* from, size_t bytes) {
   hold("cuMemcpyAsync", driver_.cuMemcpyAsync(address(to), address(from), bytes, stream_));
 }
 
-void StreamCommands::ring(size_t index, Mailbox& mailbox) {
+void StreamCommands::ring(size_t index, comm::Mailbox& mailbox) {
   ++rings_[index];
   add(cuda::kWriteValue32, &mailbox.ready, tasks_[index]->number, cuda::kWriteDefault);
   mark();
 }
-void StreamCommands::await(Mailbox& mailbox) {
+void StreamCommands::await(comm::Mailbox& mailbox) {
   add(cuda::kWaitValue32, &mailbox.done, 1, cuda::kWaitEqual);
 }
-void StreamCommands::clear(Mailbox& mailbox) {
+void StreamCommands::clear(comm::Mailbox& mailbox) {
   add(cuda::kWriteValue32, &mailbox.done, 0, cuda::kWriteDefault);
   mark();
 }
@@ -194,7 +195,7 @@ void StreamCommands::flush() {
 
 void StreamCommands::hold(const char* call, cuda::Result result) {
   if (result != cuda::kSuccess) {
-    outcome_ = cuda::failed(driver_, tasks_[0]->subtasks[0].operation.function, call, result);
+    outcome_ = cuda_failed(driver_, tasks_[0]->subtasks[0].operation.function, call, result);
   }
 }
 

@@ -10,8 +10,8 @@
 
 #include <vector>
 
+#include "cuda/driver.h"
 #include "nccl/base/outcome.h"
-#include "nccl/cuda/driver.h"
 #include "nccl/stream/calls_in_flight.h"
 #include "nccl/stream/proxy_task.h"
 
@@ -44,9 +44,9 @@ class StreamCommands {
   void move(char* to, size_t to_stride, const char* from, size_t from_stride, size_t blocks,
             size_t bytes);
   void copy(void* to, const void* from, size_t bytes);
-  void ring(size_t index, Mailbox& mailbox);
-  void await(Mailbox& mailbox);
-  void clear(Mailbox& mailbox);
+  void ring(size_t index, comm::Mailbox& mailbox);
+  void await(comm::Mailbox& mailbox);
+  void clear(comm::Mailbox& mailbox);
   void mark();
   // Before so many calls.
   void count(size_t calls);

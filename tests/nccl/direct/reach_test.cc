@@ -2,7 +2,7 @@
 // How a process comes to another's memory that is made by mapping, on Weir's stand-in for CUDA.
 // Each test is a process that reaches and a child of its own that owns; nothing here uses CUDA
 // before it forks.
-#include "nccl/direct/reach.h"
+#include "core/comm/stream/reach.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -14,12 +14,18 @@
 #include <functional>
 #include <string>
 
-#include "nccl/cuda/driver.h"
-#include "nccl/direct/exports.h"
+#include "core/comm/stream/exports.h"
+#include "cuda/driver.h"
 #include "nccl/direct/mapped_memory.h"
 
-namespace weir::nccl::test {
+namespace weir::comm::test {
 namespace {
+
+using nccl::test::descriptors_can_be_taken;
+using nccl::test::kMappedUnit;
+using nccl::test::MappedMemory;
+using nccl::test::open_descriptors;
+using nccl::test::use_device;
 
 const bool kEnvironment = [] {
   setenv("WEIR_HOSTCUDA_DEVICES", "2", 1);
@@ -486,4 +492,4 @@ TEST_F(NcclReach, AKernelReachesMappedMemoryOfAnotherDeviceThatTheProgramHasGive
 }
 
 }  // namespace
-}  // namespace weir::nccl::test
+}  // namespace weir::comm::test

@@ -10,8 +10,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/comm/stream/device_kernels.h"
 #include "cuda/driver_table.h"
-#include "nccl/direct/device_kernels.h"
 #include "nccl/kernels/kernel_runner.h"
 
 namespace weir::kernels::test {
@@ -28,7 +28,7 @@ void need(cuda::Result result, const char* what) {
 
 struct Device {
   const cuda::Driver* driver = nullptr;
-  const nccl::DeviceKernels* kernels = nullptr;
+  const comm::DeviceKernels* kernels = nullptr;
   cuda::Stream stream = nullptr;
 };
 
@@ -63,7 +63,7 @@ const Device& device() {
     need(made.driver->cuDevicePrimaryCtxRetain(&context, 0), "cuDevicePrimaryCtxRetain");
     need(made.driver->cuCtxSetCurrent(context), "cuCtxSetCurrent");
     std::string reason;
-    made.kernels = nccl::device_kernels(*made.driver, &reason);
+    made.kernels = comm::device_kernels(*made.driver, &reason);
     if (made.kernels == nullptr) skip(reason);
     need(made.driver->cuStreamCreate(&made.stream, 1), "cuStreamCreate");
     return made;

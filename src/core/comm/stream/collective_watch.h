@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// CollectiveWatch: the watch of a collective that is work of the stream alone (StreamCall). All
+// ranks number these calls alike, and tell each other what they have called.
+//
+// Used as StreamWatch is.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/comm/stream/stream_call.h"
+#include "core/comm/stream/stream_watch.h"
+
+namespace weir::comm {
+
+class CollectiveWatch : public StreamWatch {
+ public:
+  CollectiveWatch(WatchedCall call, const CallWords& words)
+      : StreamWatch(std::move(call)), words_(words) {}
+
+  size_t order() const override { return 0; }
+  // Tells the peers.
+  void note_begun() override;
+  void note_ended() override;
+
+ private:
+  uint64_t progress_mark() const override { return memory().progress_mark(); }
+  void release() override;
+  bool finds_fault() override;
+  std::vector<Rank> needed_of(const std::vector<Rank>& gone) const override { return gone; }
+  std::string late_text() const override;
+  void record_wait(uint64_t since_ns) const override;
+  // Those that have made no such call.
+  std::vector<Rank> late_ranks() const;
+
+  const CallWords words_;
+  std::atomic<uint64_t> number_{0};  // StreamMemory::next_call; 0: not begun, or in a graph
+};
+
+}  // namespace weir::comm

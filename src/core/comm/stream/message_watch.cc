@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/comm/stream/message_watch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/base/rank_list.h"
+
+namespace weir::comm {
+
+MessageWatch::MessageWatch(WatchedCall call, const std::vector<StreamMessage>& messages)
+    : StreamWatch(std::move(call)) {
+  for (const StreamMessage& it : messages) messages_.push_back({it.peer, it.sends, it.bytes, 0});
+}
+
+void MessageWatch::note_begun() {
+  if (std::exchange(begun_, true) || record() == nullptr) return;
+  for (Message& it : messages_) {
+    it.record = record()->message_begun(it.sends, it.peer, it.bytes);
+  }
+}
+
+void MessageWatch::note_ended() {
+  if (record() == nullptr) return;
+  record()->waits_no_more();
+  for (const Message& it : messages_) {
+    if (it.record != 0) record()->message_ended(it.record);
+  }
+}
+
+kernels::MessageLane* MessageWatch::lanes(const Message& one) const {
+  return one.sends ? memory().flags().lanes(memory().rank(), one.peer)
+                   : memory().flags().lanes(one.peer, memory().rank());
+}
+
+// This end is not done with the lanes of the pair, and the other end must come first.
+bool MessageWatch::waits_in(const Message& one) const {
+  for (uint32_t i = 0; i < kernels::kMessageLanes; ++i) {
+    const kernels::MessageLane& lane = lanes(one)[i];
+    const uint32_t waiting = load_word(lane.put) - load_word(lane.taken);
+    if (one.sends ? load_word(lane.sends) != 0 && waiting >= kernels::kMessageSlots
+                  : load_word(lane.receives) != 0 && waiting == 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+std::vector<Rank> MessageWatch::awaited(bool sends) const {
+  std::vector<Rank> ranks;
+  for (const Message& it : messages_) {
+    if (it.sends == sends && waits_in(it)) ranks.push_back(it.peer);
+  }
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ranks;
+}
+
+uint64_t MessageWatch::progress_mark() const {
+  uint64_t mark = 0;
+  for (const Message& it : messages_) {
+    for (uint32_t i = 0; i < kernels::kMessageLanes; ++i) {
+      const kernels::MessageLane& lane = lanes(it)[i];
+      mark = (mark * 1099511628211u + load_word(lane.put)) * 1099511628211u + load_word(lane.taken);
+    }
+  }
+  return mark;
+}
+
+// The kernel of the receiver has found another length than that of its own message.
+bool MessageWatch::finds_fault() {
+  for (const Message& it : messages_) {
+    const kernels::MessageLane& lane = lanes(it)[0];
+    if (load_word(lane.refused) == 0) continue;
+    const uint64_t sent = lane.bytes[load_word(lane.taken) % kernels::kMessageSlots];
+    const Rank me = memory().rank();
+    fail(Code::kMismatch,
+         fmt::format("rank {} sends {} bytes, rank {} receives {}: a send and its receive must "
+                     "have the same count and type",
+                     it.sends ? me : it.peer, sent, it.sends ? it.peer : me, lane.expected));
+    return true;
+  }
+  return false;
+}
+
+std::vector<Rank> MessageWatch::needed_of(const std::vector<Rank>& gone) const {
+  std::vector<Rank> needed;
+  for (const Rank rank : gone) {
+    const bool any = std::any_of(messages_.begin(), messages_.end(), [&](const Message& it) {
+      return it.peer == rank && waits_in(it);
+    });
+    if (any) needed.push_back(rank);
+  }
+  return needed;
+}
+
+std::string MessageWatch::late_text() const {
+  std::string text;
+  if (const std::vector<Rank> ranks = awaited(true); !ranks.empty()) {
+    text += fmt::format("; {} did not receive what this rank sends", describe_ranks(ranks));
+  }
+  if (const std::vector<Rank> ranks = awaited(false); !ranks.empty()) {
+    text += fmt::format("; {} did not send what this rank receives", describe_ranks(ranks));
+  }
+  return text;
+}
+
+void MessageWatch::record_wait(uint64_t since_ns) const {
+  for (const Message& it : messages_) {
+    if (it.record == 0 || !waits_in(it)) continue;
+    std::vector<Rank> ranks{it.peer};
+    for (const bool sends : {true, false}) {
+      for (const Rank rank : awaited(sends)) {
+        if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) ranks.push_back(rank);
+      }
+    }
+    record()->message_waits(it.record, it.sends, it.bytes, since_ns, ranks);
+    return;
+  }
+}
+
+}  // namespace weir::comm

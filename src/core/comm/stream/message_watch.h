@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// MessageWatch: the watch of the messages of one group on one communicator that are work of the
+// stream alone (MessageCall). What has moved, and for whom a kernel waits, it reads from the
+// counters of the lanes, which lie in memory of the host.
+//
+// Used as StreamWatch is.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/comm/stream/message_call.h"
+#include "core/comm/stream/stream_watch.h"
+
+namespace weir::comm {
+
+class MessageWatch : public StreamWatch {
+ public:
+  MessageWatch(WatchedCall call, const std::vector<StreamMessage>& messages);
+
+  size_t order() const override { return 1; }
+  void note_begun() override;
+  void note_ended() override;
+
+ private:
+  struct Message {
+    Rank peer;
+    bool sends;
+    uint64_t bytes;
+    uint64_t record;  // StreamRecord::message_begun; 0: none
+  };
+
+  kernels::MessageLane* lanes(const Message& one) const;
+  // For whom the kernel waits, as a sender or as a receiver.
+  std::vector<Rank> awaited(bool sends) const;
+  bool waits_in(const Message& one) const;
+
+  uint64_t progress_mark() const override;
+  void release() override { memory().stop_messages(); }
+  bool finds_fault() override;
+  std::vector<Rank> needed_of(const std::vector<Rank>& gone) const override;
+  std::string late_text() const override;
+  void record_wait(uint64_t since_ns) const override;
+
+  std::vector<Message> messages_;  // in the order of the calls
+  bool begun_ = false;
+};
+
+}  // namespace weir::comm

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/comm/stream/stream_call.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <utility>
+
+#include "cuda/kernels/reduce_layout.h"
+
+namespace weir::comm {
+
+namespace {
+
+bool is_reduction(const engine::Call& call) {
+  return call.collective == Collective::kAllReduce || call.collective == Collective::kReduce ||
+         call.collective == Collective::kReduceScatter;
+}
+
+// Also of an average and of a pre-multiplied sum.
+kernels::ReduceFold fold_of(const engine::Call& call) {
+  if (call.average || call.scaled) return kernels::ReduceFold::kSum;
+  switch (call.fold) {
+    case Fold::kProd:
+      return kernels::ReduceFold::kProd;
+    case Fold::kMax:
+      return kernels::ReduceFold::kMax;
+    case Fold::kMin:
+      return kernels::ReduceFold::kMin;
+    case Fold::kSum:
+      break;
+  }
+  return kernels::ReduceFold::kSum;
+}
+
+StreamShape shape_of(const engine::Call& call) {
+  StreamShape shape;
+  shape.collective = call.collective;
+  shape.root = call.root;
+  shape.count = call.count;
+  shape.element_bytes = static_cast<uint32_t>(element_bytes(call.type));
+  shape.fingerprint = words_of(call).fingerprint;
+  return shape;
+}
+
+// Whether kernels of the current context store into it.
+bool is_of_this_context(const cuda::Driver& driver, const void* memory) {
+  if (!cuda::only_on_device(driver, memory)) return false;
+  cuda::Context here = nullptr;
+  cuda::Context there = nullptr;
+  int attribute = cuda::kAttributeContext;
+  void* data = &there;
+  return driver.cuCtxGetCurrent(&here) == cuda::kSuccess &&
+         driver.cuPointerGetAttributes(1, &attribute, &data, address(memory)) == cuda::kSuccess &&
+         there == here;
+}
+
+}  // namespace
+
+CallWords words_of(const engine::Call& call) {
+  CallWords words;
+  words.what = engine::pack_what(call);
+  words.count = call.count;
+  words.fingerprint = engine::fingerprint(words.what, words.count);
+  return words;
+}
+
+StreamCall::StreamCall(const char* function, const engine::Call& call,
+                       std::shared_ptr<StreamMemory> memory, cuda::Stream stream,
+                       const StreamWords& words, uint32_t number)
+    : memory_(std::move(memory)),
+      calls_(memory_->driver(), function, stream),
+      number_(number),
+      started_(address(&words.calls().ready)),
+      ended_(address(&words.calls().done)),
+      send_(static_cast<const char*>(call.input)),
+      recv_(static_cast<char*>(call.output)),
+      element_bytes_(static_cast<uint32_t>(element_bytes(call.type))),
+      program_(shape_of(call), memory_->rank(), memory_->rank_count(), memory_->slot_bytes()) {}
+
+Status StreamCall::make(const char* function, const engine::Call& call, const void* factor,
+                        const std::shared_ptr<StreamMemory>& memory, cuda::Stream stream,
+                        const StreamWords& words, uint32_t number, std::shared_ptr<Staging>* pinned,
+                        std::unique_ptr<StreamCall>* made) {
+  std::unique_ptr<StreamCall> it(new StreamCall(function, call, memory, stream, words, number));
+  Status status = it->prepare(call, factor);
+  if (status.ok()) status = it->prepare_host_copies(pinned);
+  if (status.ok()) *made = std::move(it);
+  return status;
+}
+
+Status StreamCall::prepare_host_copies(std::shared_ptr<Staging>* pinned) {
+  sends_plain_ = program_.sends() && cuda::is_unknown(calls_.driver(), send_);
+  receives_plain_ = program_.receives() && cuda::is_unknown(calls_.driver(), recv_);
+  if (!sends_plain_ && !receives_plain_ &&
+      (factor_memory_ == nullptr || !cuda::is_unknown(calls_.driver(), factor_memory_))) {
+    return {};
+  }
+  if (*pinned == nullptr) {
+    Status status =
+        get_staging(calls_.driver(), calls_.function(), 1, memory_->slot_bytes(), pinned);
+    if (!status.ok()) return status;
+  }
+  host_copies_ = std::make_shared<HostCopies>();
+  host_copies_->pinned = *pinned;
+  return {};
+}
+
+Status StreamCall::prepare(const engine::Call& call, const void* factor) {
+  if (!is_reduction(call)) return {};
+  std::string reason;
+  const DeviceKernels* kernels = memory_->kernels(&reason);
+  if (kernels == nullptr) {
+    return Status(Code::kSystem, fmt::format("{}: {}", calls_.function(), reason));
+  }
+  kernel_ = kernels->of(call.type);
+  fold_ = fold_of(call);
+  if (call.average) divisor_ = memory_->rank_count();
+  if (call.scaled) {
+    is_scaled_ = true;
+    std::memcpy(factor_, call.scale, sizeof factor_);
+    factor_memory_ = static_cast<const char*>(factor);
+  }
+  writes_recv_ = reinterpret_cast<uintptr_t>(recv_) % element_bytes_ == 0 &&
+                 is_of_this_context(calls_.driver(), recv_);
+  return {};
+}
+
+void StreamCall::check_first(std::function<void()> check) {
+  if (host_copies_ == nullptr) host_copies_ = std::make_shared<HostCopies>();
+  host_copies_->check = std::move(check);
+}
+
+void StreamCall::enqueue_check() {
+  if (host_copies_ == nullptr || host_copies_->check == nullptr) return;
+  calls_.call_on_host([](void* argument) { static_cast<HostCopies*>(argument)->check(); },
+                      host_copies_.get());
+}
+
+void StreamCall::wait_for(uint32_t* word) {
+  calls_.wait(address(word), 1);
+  calls_.write(address(word), 0);
+}
+
+Status StreamCall::enqueue_step() {
+  if (!calls_.ok() || next_ == step_count()) return calls_.status();
+  if (next_ == 0) {
+    enqueue_check();
+    calls_.write(started_, number_);
+    // When the stream has come to the call.
+    if (factor_memory_ != nullptr) {
+      copy(memory_->factor_room(), false, factor_memory_,
+           cuda::is_unknown(calls_.driver(), factor_memory_), element_bytes_);
+    }
+  }
+  program_.step(next_, &ops_);
+  for (const StreamOp& op : ops_) {
+    if (op.kind == StreamOp::Kind::kWait) {
+      calls_.wait(memory_->flag(op.flag), op.value);
+    } else if (op.kind == StreamOp::Kind::kSet) {
+      calls_.write(memory_->flag(op.flag), op.value);
+    } else if (op.kind == StreamOp::Kind::kCopy) {
+      copy(at(op.to), op.to.memory == StreamBuffer::kRecv && receives_plain_, at(op.from),
+           op.from.memory == StreamBuffer::kSend && sends_plain_, op.bytes);
+      if (op.contributes && is_scaled_) scale(at(op.to), op.count);
+    } else {
+      reduce(op);
+    }
+  }
+  ++next_;
+  if (next_ == step_count()) calls_.write(ended_, number_);
+  calls_.flush();
+  return calls_.status();
+}
+
+char* StreamCall::at(const StreamPlace& place) const {
+  switch (place.memory) {
+    case StreamBuffer::kSend:
+      return const_cast<char*>(send_) + place.offset;
+    case StreamBuffer::kRecv:
+      return recv_ + place.offset;
+    default:
+      return memory_->scratch(place.rank) + place.offset;
+  }
+}
+
+void StreamCall::copy(char* to, bool to_plain, const char* from, bool from_plain, uint64_t bytes) {
+  if (bytes == 0 || to == from) return;
+  if (to_plain && from_plain) {
+    copy_on_host(to, from, bytes);
+    return;
+  }
+  char* const pinned = to_plain || from_plain ? host_copies_->pinned->bytes : nullptr;
+  if (from_plain) {
+    copy_on_host(pinned, from, bytes);
+    from = pinned;
+  }
+  calls_.copy(to_plain ? pinned : to, from, bytes);
+  if (to_plain) copy_on_host(to, pinned, bytes);
+}
+
+void StreamCall::copy_on_host(void* to, const void* from, uint64_t bytes) {
+  host_copies_->all.push_back({to, from, bytes});
+  calls_.copy_on_host(&host_copies_->all.back());
+}
+
+// In place: the product is rounded to the type before it is folded.
+void StreamCall::scale(char* data, uint64_t count) {
+  kernels::ReduceArguments arguments;
+  arguments.count = count;
+  arguments.source_count = arguments.destination_count = 1;
+  arguments.sources[0] = arguments.destinations[0] = data;
+  if (factor_memory_ != nullptr) {
+    arguments.scaled = kernels::kScaledByMemory;
+    arguments.scales[0] = reinterpret_cast<uintptr_t>(memory_->factor_room());
+  } else {
+    arguments.scaled = kernels::kScaled;
+    std::memcpy(&arguments.scales[0], factor_, sizeof factor_);
+  }
+  launch(&arguments);
+}
+
+void StreamCall::reduce(const StreamOp& op) {
+  kernels::ReduceArguments arguments;
+  arguments.count = op.count;
+  arguments.source_count = memory_->rank_count();
+  arguments.fold = fold_;
+  arguments.divisor = divisor_;
+  for (Rank rank = 0; rank < memory_->rank_count(); ++rank) {
+    arguments.sources[rank] = memory_->scratch(rank) + op.from.offset;
+  }
+  char* const kept = memory_->scratch(memory_->rank()) + op.from.offset;
+  const bool stores_here = op.stores && writes_recv_;
+  char* const other = op.keeps ? kept : memory_->own_room();
+  uint32_t count = 0;
+  if (stores_here) arguments.destinations[count++] = at(op.to);
+  if (op.keeps || !stores_here) arguments.destinations[count++] = other;
+  arguments.destination_count = count;
+  launch(&arguments);
+  if (op.stores && !writes_recv_) {
+    copy(at(op.to), receives_plain_, other, false, op.count * element_bytes_);
+  }
+}
+
+void StreamCall::launch(kernels::ReduceArguments* arguments) {
+  calls_.launch(kernel_, kernels::lay_out(arguments, element_bytes_), kernels::kBlockThreads,
+                arguments);
+}
+
+}  // namespace weir::comm

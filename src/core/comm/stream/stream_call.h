@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// StreamCall: one collective as calls to CUDA on the program's stream: the steps of its
+// StreamProgram. No thread of the host takes part once they are enqueued, and all of them may be
+// captured into a graph.
+//
+// Two words in memory of the host tell which call the stream is in: `started` when it comes to
+// this one, `ended` when it has passed it. Nothing waits for them but threads that watch
+// (stream_watch.h).
+//
+// Plain memory of the host is copied by functions that the stream calls, by way of pinned memory: a
+// copy of CUDA's would make the calling thread wait until the stream has come to it.
+//
+// Not thread-safe; used by the thread that enqueues.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/comm/stream/call_on_stream.h"
+#include "core/comm/stream/staging.h"
+#include "core/comm/stream/stream_memory.h"
+#include "core/comm/stream/stream_program.h"
+#include "core/engine/call.h"
+#include "cuda/kernels/reduce_arguments.h"
+
+namespace weir::comm {
+
+// The call for peers and texts, and its fingerprint (core/engine/call.h).
+struct CallWords {
+  uint64_t what = 0;
+  uint64_t count = 0;
+  uint32_t fingerprint = 0;
+};
+CallWords words_of(const engine::Call& call);
+
+// What the functions of a call use. It must stay until the stream has passed the call; in a graph,
+// as long as that may be launched.
+struct HostCopies {
+  std::deque<HostCopy> all;
+  std::shared_ptr<Staging> pinned;  // with room for one slot
+  std::function<void()> check;      // when the stream comes to the call; may be empty
+};
+
+class StreamCall {
+ public:
+  // The context of the stream is current. `function`: of the program's call, for texts. `factor`:
+  // on a device, instead of call.scale, or nullptr. `number`: what the stream writes into the
+  // words. `pinned`: of the communicator, made where it is needed and there is none.
+  static Status make(const char* function, const engine::Call& call, const void* factor,
+                     const std::shared_ptr<StreamMemory>& memory, cuda::Stream stream,
+                     const StreamWords& words, uint32_t number, std::shared_ptr<Staging>* pinned,
+                     std::unique_ptr<StreamCall>* made);
+  // nullptr: there are none.
+  const std::shared_ptr<HostCopies>& host_copies() const { return host_copies_; }
+
+  // Before the first step: what a thread of the host does when the stream comes to the call.
+  void check_first(std::function<void()> check);
+  // Before the first step: the stream waits until the word is 1, and clears it.
+  void wait_for(uint32_t* word);
+
+  size_t step_count() const { return program_.step_count(); }
+  // Enqueues the next step. An error stays, and nothing more is enqueued.
+  Status enqueue_step();
+  bool done() const { return calls_.ok() && next_ == step_count(); }
+  // Something is on the stream.
+  bool begun() const { return calls_.begun(); }
+  // After an error: the stream tells the end of it when it has passed what it holds. False: it will
+  // not, since CUDA refuses that, too.
+  bool abandon() { return calls_.write_after_error(ended_, number_); }
+
+ private:
+  StreamCall(const char* function, const engine::Call& call, std::shared_ptr<StreamMemory> memory,
+             cuda::Stream stream, const StreamWords& words, uint32_t number);
+  Status prepare(const engine::Call& call, const void* factor);
+  Status prepare_host_copies(std::shared_ptr<Staging>* pinned);
+  void copy_on_host(void* to, const void* from, uint64_t bytes);
+  void enqueue_check();
+
+  char* at(const StreamPlace& place) const;
+  void copy(char* to, bool to_plain, const char* from, bool from_plain, uint64_t bytes);
+  void scale(char* data, uint64_t count);
+  void reduce(const StreamOp& op);
+  void launch(kernels::ReduceArguments* arguments);
+
+  const std::shared_ptr<StreamMemory> memory_;
+  CallOnStream calls_;
+  const uint32_t number_;
+  const cuda::DevicePointer started_;
+  const cuda::DevicePointer ended_;
+  const char* const send_;
+  char* const recv_;
+  const uint32_t element_bytes_;
+  const StreamProgram program_;
+  cuda::Function kernel_ = nullptr;  // of a reduction
+  kernels::ReduceFold fold_ = kernels::ReduceFold::kSum;
+  uint32_t divisor_ = 1;
+  bool is_scaled_ = false;
+  unsigned char factor_[8] = {};
+  const char* factor_memory_ = nullptr;  // where it lies instead
+  bool sends_plain_ = false;             // the buffer is plain memory of the host
+  bool receives_plain_ = false;
+  std::shared_ptr<HostCopies> host_copies_;
+  bool writes_recv_ = false;  // kernels may store into the receive buffer
+  size_t next_ = 0;
+  std::vector<StreamOp> ops_;
+};
+
+}  // namespace weir::comm

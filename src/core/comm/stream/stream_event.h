@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// StreamEvent: an event of CUDA's that orders streams, or none. Not thread-safe; several threads
+// may use different objects.
+#pragma once
+
+#include <utility>
+
+#include "core/base/status.h"
+#include "cuda/driver.h"
+
+namespace weir::comm {
+
+class StreamEvent {
+ public:
+  StreamEvent() = default;
+  ~StreamEvent() { reset(); }
+  StreamEvent(StreamEvent&& other) noexcept
+      : driver_(other.driver_), event_(std::exchange(other.event_, nullptr)) {}
+  StreamEvent& operator=(StreamEvent&& other) noexcept {
+    reset();
+    driver_ = other.driver_;
+    event_ = std::exchange(other.event_, nullptr);
+    return *this;
+  }
+  cuda::Event get() const { return event_; }
+
+  // All that the stream has been given so far. `function`: of the program's call, for texts.
+  static Status record(const cuda::Driver& driver, const char* function, cuda::Stream stream,
+                       StreamEvent* event);
+  // The stream waits for it.
+  Status wait(const cuda::Driver& driver, const char* function, cuda::Stream stream) const;
+
+ private:
+  void reset();
+
+  const cuda::Driver* driver_ = nullptr;
+  cuda::Event event_ = nullptr;
+};
+
+}  // namespace weir::comm

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/comm/stream/stream_memory.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/base/per_process.h"
+#include "core/comm/stream/cuda_error.h"
+
+namespace weir::comm {
+
+namespace {
+
+// Scratch that no stream of this process writes to; peers may still read what is in it while the
+// flags with which it was used are in use.
+struct Resting {
+  cuda::Context context = nullptr;
+  uint64_t bytes = 0;
+  char* memory = nullptr;
+  std::shared_ptr<StreamFlags> used_with;  // empty: nobody reads it
+  uint32_t use_count = 0;                  // of those then
+
+  bool is_read() const {
+    return used_with != nullptr && !used_with->is_left() && used_with->use_count() == use_count;
+  }
+};
+struct Registered {
+  const StreamFlags* flags = nullptr;
+  cuda::DevicePointer address = 0;
+};
+struct Kept {
+  std::mutex lock;
+  std::vector<Resting> resting;
+  std::vector<Registered> registered;
+};
+// Streams may use it until the process ends: never destroyed.
+Kept& kept() {
+  static constinit PerProcess<Kept> it;
+  return it.get();
+}
+
+}  // namespace
+
+char* StreamMemory::take_resting(cuda::Context context, uint64_t bytes) {
+  Kept& it = kept();
+  std::lock_guard lock(it.lock);
+  const auto found = std::find_if(it.resting.begin(), it.resting.end(), [&](const Resting& one) {
+    return one.context == context && one.bytes == bytes && !one.is_read();
+  });
+  if (found == it.resting.end()) return nullptr;
+  char* memory = found->memory;
+  it.resting.erase(found);
+  return memory;
+}
+
+bool StreamMemory::register_flags(std::string* reason) {
+  Kept& it = kept();
+  std::lock_guard lock(it.lock);
+  for (const Registered& known : it.registered) {
+    if (known.flags != flags_.get()) continue;
+    flags_base_ = known.address;
+    return true;
+  }
+  const cuda::RelaxedCapture relaxed(driver_);
+  cuda::Result result = driver_.cuMemHostRegister_v2(flags_->memory(), flags_->bytes(),
+                                                     cuda::kHostPortable | cuda::kHostDeviceMap);
+  const char* call = "cuMemHostRegister";
+  if (result == cuda::kSuccess) {
+    call = "cuMemHostGetDevicePointer";
+    result = driver_.cuMemHostGetDevicePointer_v2(&flags_base_, flags_->memory(), 0);
+  }
+  if (result != cuda::kSuccess) {
+    *reason = cuda_failed(driver_, "flags of streams", call, result).text();
+    return false;
+  }
+  it.registered.push_back({flags_.get(), flags_base_});
+  return true;
+}
+
+StreamMemory::~StreamMemory() {
+  const bool spoiled = spoiled_.load(std::memory_order_acquire);
+  if (entered_ && !spoiled) flags_->leave();
+  for (const Own& own : own_streams_) {
+    const cuda::ContextScope scope(driver_, nullptr, own.context);
+    const cuda::RelaxedCapture relaxed(driver_);
+    (void)driver_.cuStreamDestroy_v2(own.stream);
+  }
+  if (own_scratch_ == nullptr) return;
+  try {
+    Kept& it = kept();
+    std::lock_guard lock(it.lock);
+    Resting resting{context_, scratch_bytes_, own_scratch_, nullptr, 0};
+    // What peers read of a communicator that has failed does not matter.
+    if (entered_ && !spoiled) {
+      resting.used_with = flags_;
+      resting.use_count = use_count_;
+    }
+    it.resting.push_back(std::move(resting));
+  } catch (...) {
+    // Without memory for the list the scratch is lost.
+  }
+}
+
+const DeviceKernels* StreamMemory::kernels(std::string* reason) {
+  cuda::Context context = nullptr;
+  (void)driver_.cuCtxGetCurrent(&context);
+  std::lock_guard lock(lock_);
+  for (const auto& [known, kernels] : kernels_) {
+    if (known == context) return kernels;
+  }
+  if (context != context_) {
+    // The program uses a stream of another device than the communicator's.
+    const cuda::RelaxedCapture relaxed(driver_);
+    for (const uint64_t other : contexts_in_process_) {
+      if (other == 0) {
+        *reason =
+            "a stream of another device than the communicator's does not reach the memory of other "
+            "processes; make communicators on the device whose streams are used";
+        return nullptr;
+      }
+      auto* const theirs = reinterpret_cast<cuda::Context>(static_cast<uintptr_t>(other));
+      if (theirs == context) continue;
+      const cuda::Result result = driver_.cuCtxEnablePeerAccess(theirs, 0);
+      if (result != cuda::kSuccess && result != cuda::kErrorPeerAlreadyEnabled) {
+        *reason = cuda_failed(driver_, "its device", "cuCtxEnablePeerAccess", result).text();
+        return nullptr;
+      }
+    }
+  }
+  const DeviceKernels* found = device_kernels(driver_, reason);
+  if (found != nullptr) kernels_.emplace_back(context, found);
+  return found;
+}
+
+Status StreamMemory::own_stream(const char* function, OwnStream which, cuda::Stream* stream) {
+  cuda::Context context = nullptr;
+  (void)driver_.cuCtxGetCurrent(&context);
+  std::lock_guard lock(lock_);
+  for (const Own& own : own_streams_) {
+    if (own.context != context || own.which != which) continue;
+    *stream = own.stream;
+    return {};
+  }
+  const cuda::RelaxedCapture relaxed(driver_);
+  const cuda::Result result = driver_.cuStreamCreate(stream, cuda::kStreamNonBlocking);
+  if (result != cuda::kSuccess) return cuda_failed(driver_, function, "cuStreamCreate", result);
+  own_streams_.push_back({context, which, *stream});
+  return {};
+}
+
+void StreamMemory::release(uint32_t fingerprint) const {
+  const Rank n = rank_count();
+  for (uint32_t phase = 0; phase < StreamProgram::kPhases; ++phase) {
+    for (uint32_t slot = 0; slot < StreamProgram::kSlots; ++slot) {
+      for (Rank peer = 0; peer < n; ++peer) {
+        flags_->flag(StreamProgram::full_flag(n, phase, slot, peer, rank_)).store(fingerprint);
+        flags_->flag(StreamProgram::empty_flag(n, phase, slot, rank_, peer)).store(1);
+      }
+    }
+  }
+}
+
+std::vector<Rank> StreamMemory::silent_ranks(uint32_t fingerprint) const {
+  const Rank n = rank_count();
+  std::vector<Rank> silent;
+  for (Rank peer = 0; peer < n; ++peer) {
+    bool any = peer == rank_;
+    for (uint32_t phase = 0; phase < StreamProgram::kPhases; ++phase) {
+      for (uint32_t slot = 0; slot < StreamProgram::kSlots; ++slot) {
+        const uint32_t flag = StreamProgram::full_flag(n, phase, slot, peer, rank_);
+        any = any || flags_->flag(flag).load() == fingerprint;
+      }
+    }
+    if (!any) silent.push_back(peer);
+  }
+  return silent;
+}
+
+uint64_t StreamMemory::progress_mark() const {
+  const Rank n = rank_count();
+  uint64_t mark = 0;
+  for (uint32_t phase = 0; phase < StreamProgram::kPhases; ++phase) {
+    for (uint32_t slot = 0; slot < StreamProgram::kSlots; ++slot) {
+      for (Rank peer = 0; peer < n; ++peer) {
+        mark = mark * 1099511628211u +
+               flags_->flag(StreamProgram::full_flag(n, phase, slot, peer, rank_)).load();
+        mark = mark * 1099511628211u +
+               flags_->flag(StreamProgram::empty_flag(n, phase, slot, rank_, peer)).load();
+      }
+    }
+  }
+  return mark;
+}
+
+}  // namespace weir::comm

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// StreamMemory: what a rank of one communicator needs so that its collectives and messages on
+// memory of devices are work of the program's stream alone (stream_program.h,
+// cuda/kernels/message_arguments.h): scratch on its device, that of its peers as this rank reaches
+// it, flags, kernels. stream_setup.h makes all of it, while no stream waits for another rank.
+//
+// Scratch of a rank, one after the other: the slots that peers read in collectives, the rank's own
+// room, a factor, and for each rank, itself included, the slots of the messages to it.
+//
+// Scratch is kept and used again by later communicators; it is not given back to CUDA before the
+// process ends. Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/comm/stream/device_kernels.h"
+#include "core/comm/stream/stream_flags.h"
+#include "core/comm/stream/stream_program.h"
+#include "cuda/driver.h"
+#include "cuda/kernels/message_arguments.h"
+
+namespace weir::comm {
+
+class StreamMemory {
+ public:
+  ~StreamMemory();
+  StreamMemory(const StreamMemory&) = delete;
+  StreamMemory& operator=(const StreamMemory&) = delete;
+
+  // Whether all ranks can reduce and move messages.
+  bool has_kernels() const { return has_kernels_; }
+  const cuda::Driver& driver() const { return driver_; }
+  cuda::Context context() const { return context_; }
+  Rank rank() const { return rank_; }
+  Rank rank_count() const { return static_cast<Rank>(scratch_.size()); }
+  uint64_t slot_bytes() const { return slot_bytes_; }
+  // Of a rank: its slots, one after the other.
+  char* scratch(Rank rank) const { return scratch_[rank]; }
+  // This rank's own, of the size of a slot, behind its slots: for what no peer reads.
+  char* own_room() const { return scratch_[rank_] + StreamProgram::kSlots * slot_bytes_; }
+  // And behind that, for one element.
+  char* factor_room() const { return own_room() + slot_bytes_; }
+  // Of a slot for messages; its place for messages from one rank to another.
+  uint64_t message_slot_bytes() const { return message_slot_bytes_; }
+  char* message_slots(Rank writer, Rank reader) const {
+    return scratch_[writer] + (StreamProgram::kSlots + 1) * slot_bytes_ + StreamProgram::kAlign +
+           reader * kSlotsOfPair * message_slot_bytes_;
+  }
+  // As kernels reach it; and the word that ends those of this rank.
+  kernels::MessageLane* lanes(Rank writer, Rank reader) const {
+    return on_device<kernels::MessageLane>(flags_->offset_of_lanes(writer, reader));
+  }
+  const uint32_t* stop_word() const {
+    return on_device<const uint32_t>(flags_->offset_of_stop(rank_));
+  }
+  cuda::DevicePointer flag(uint32_t index) const { return flags_base_ + flags_->offset_of(index); }
+  StreamFlags& flags() const { return *flags_; }
+
+  // The kernels for the current context, which must reach all scratch: that of this object, or one
+  // that is given access now. nullptr: it cannot be, and `reason` says why.
+  const DeviceKernels* kernels(std::string* reason);
+
+  // Streams of the library's own in the current context, for calls without one and for those that
+  // must not share one; made at the first call.
+  enum class OwnStream : uint8_t { kCollectives, kMessages };
+  Status own_stream(const char* function, OwnStream which, cuda::Stream* stream);
+
+  // Numbers the collectives of this rank that are not captured, from 1 on.
+  uint64_t next_call() { return ++call_count_; }
+
+  // A failure may have left flags of this communicator as no other one can use them.
+  void spoil() { spoiled_.store(true, std::memory_order_release); }
+  // Lets a stream of this rank pass what it waits for in a collective with this fingerprint.
+  void release(uint32_t fingerprint) const;
+  // Ends this rank's kernels that move messages, now and later.
+  void stop_messages() const { flags_->stop(rank_).store(1, std::memory_order_release); }
+  // Other ranks of which no data are here yet in a call with this fingerprint.
+  std::vector<Rank> silent_ranks(uint32_t fingerprint) const;
+  // Changes with every flag that this rank's collectives wait for.
+  uint64_t progress_mark() const;
+
+ private:
+  friend class StreamSetup;  // makes it
+  static constexpr uint64_t kSlotsOfPair = kernels::kMessageLanes * kernels::kMessageSlots;
+
+  explicit StreamMemory(const cuda::Driver& driver) : driver_(driver) {}
+  template <typename T>
+  T* on_device(uint64_t offset) const {
+    return reinterpret_cast<T*>(static_cast<uintptr_t>(flags_base_ + offset));
+  }
+  // Scratch that nothing uses any more; nullptr: there is none.
+  static char* take_resting(cuda::Context context, uint64_t bytes);
+  bool register_flags(std::string* reason);
+
+  const cuda::Driver& driver_;
+  cuda::Context context_ = nullptr;
+  Rank rank_ = 0;
+  uint64_t slot_bytes_ = 0;
+  uint64_t message_slot_bytes_ = 0;
+  uint64_t scratch_bytes_ = 0;  // of this rank's allocation
+  char* own_scratch_ = nullptr;
+  std::vector<char*> scratch_;
+  std::vector<uint64_t> contexts_in_process_;  // of ranks of this process; 0 for others
+  std::shared_ptr<StreamFlags> flags_;
+  bool entered_ = false;
+  bool has_kernels_ = false;
+  uint32_t use_count_ = 0;  // of the flags
+  cuda::DevicePointer flags_base_ = 0;
+  std::atomic<uint64_t> call_count_{0};
+  std::atomic<bool> spoiled_{false};
+  std::mutex lock_;
+  struct Own {
+    cuda::Context context;
+    OwnStream which;
+    cuda::Stream stream;
+  };
+  std::vector<Own> own_streams_;
+  std::vector<std::pair<cuda::Context, const DeviceKernels*>> kernels_;
+};
+
+}  // namespace weir::comm

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// StreamOwner: the communicator of calls that are work of streams alone, as the threads that watch
+// them (stream_watch.h) see it. Thread-safe.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/base/types.h"
+
+namespace weir::comm {
+
+class StreamOwner {
+ public:
+  virtual ~StreamOwner() = default;
+
+  // It has failed, or was stopped here: its streams are let go.
+  virtual bool is_broken() = 0;
+  virtual std::string last_error() = 0;
+  // Whether a peer has reported an error; it has failed then.
+  virtual bool hears_of_error() = 0;
+  // Ranks that have died or left.
+  virtual std::vector<Rank> lost_ranks() = 0;
+  // It fails, and its peers are told.
+  virtual void give_up(const Status& why) = 0;
+  // For the end of a deadline's text: "; ranks 0 and 1 share a hardware queue", or "".
+  virtual std::string queue_hint() = 0;
+};
+
+}  // namespace weir::comm

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/comm/stream/stream_watch.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "core/base/clock.h"
+#include "core/base/rank_list.h"
+
+namespace weir::comm {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+// A call in which nothing moves for so long is looked into.
+constexpr milliseconds kStuck{20};
+constexpr milliseconds kCheckAgain{10};
+// A rank that has gone may have done its part before; what it has left is taken in less than this.
+constexpr milliseconds kGonePatience{500};
+
+}  // namespace
+
+bool StreamWatch::ended() const {
+  return !call_.in_graph &&
+         static_cast<int32_t>(load_word(call_.words.calls().done) - call_.number) >= 0;
+}
+
+bool StreamWatch::running() const {
+  const Mailbox& words = call_.words.calls();
+  return load_word(words.ready) == call_.number && load_word(words.done) != call_.number;
+}
+
+void StreamWatch::look() {
+  if (may_run_ != nullptr && !let_go_ && !held()) {
+    call_.words.gate().answer();
+    let_go_ = true;
+  }
+  if (!running()) {
+    seen_ = false;
+    return;
+  }
+  if (call_.owner->is_broken()) {
+    if (record() != nullptr) record()->failed(call_.owner->last_error());
+    memory().spoil();
+    release();
+    return;
+  }
+  const auto now = Clock::now();
+  const uint64_t mark = progress_mark();
+  if (!seen_ || mark != mark_) {
+    if (std::exchange(waits_, false)) record()->waits_no_more();
+    seen_ = true;
+    mark_ = mark;
+    since_ = now;
+    since_ns_ = now_ns();
+    next_check_ = now + kStuck;
+    return;
+  }
+  if (now < next_check_) return;
+  next_check_ = now + kCheckAgain;
+  if (record() != nullptr) {
+    record_wait(since_ns_);
+    waits_ = true;
+  }
+  check_stuck(now);
+}
+
+void StreamWatch::check_stuck(Clock::time_point now) {
+  // First, since each rank finds it by itself, and the first one tells the others.
+  if (finds_fault()) return;
+  if (call_.owner->hears_of_error()) return;
+  const auto waited = now - since_;
+  if (waited >= kGonePatience) {
+    const std::vector<Rank> lost = needed_of(call_.owner->lost_ranks());
+    if (!lost.empty()) {
+      fail(Code::kPeerLost,
+           fmt::format("{} died or left before this rank had what it needs", describe_ranks(lost)));
+      return;
+    }
+  }
+  if (call_.timeout_ms > 0 && waited >= milliseconds(call_.timeout_ms)) {
+    fail(Code::kTimeout, fmt::format("nothing has moved for {} ms, the deadline{}{}",
+                                     call_.timeout_ms, late_text(), call_.owner->queue_hint()));
+  }
+}
+
+void StreamWatch::fail(Code code, const std::string& what) const {
+  call_.owner->give_up(Status(code, fmt::format("{}, rank {} of {}: {}", call_.function,
+                                                memory().rank(), memory().rank_count(), what)));
+}
+
+}  // namespace weir::comm

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/driver.h"
+
+#include <atomic>
+#include <cstdlib>
+
+namespace weir::cuda {
+
+namespace {
+
+std::atomic<const Driver*> found{nullptr};
+
+// The program's own use keeps it.
+Context known_primary(const Driver& driver, int device) {
+  Context primary = nullptr;
+  const bool has_both =
+      driver.cuDevicePrimaryCtxRetain != nullptr && driver.cuDevicePrimaryCtxRelease_v2 != nullptr;
+  if (!has_both || driver.cuDevicePrimaryCtxRetain(&primary, device) != kSuccess) return nullptr;
+  (void)driver.cuDevicePrimaryCtxRelease_v2(device);
+  return primary;
+}
+
+}  // namespace
+
+const Driver* driver(bool asked) {
+  if (const Driver* known = found.load(std::memory_order_acquire); known != nullptr) return known;
+  const Driver* it = find_driver(asked ? Look::kAnyhow : Look::kInUse);
+  if (it == nullptr || !it->can_enqueue()) return nullptr;
+  found.store(it, std::memory_order_release);
+  return it;
+}
+
+const Driver* known_driver() { return found.load(std::memory_order_acquire); }
+
+const Driver* driver_in_use() {
+  const Driver* it = driver(false);
+  Context context = nullptr;
+  return it != nullptr && it->cuCtxGetCurrent(&context) == kSuccess ? it : nullptr;
+}
+
+int current_device() {
+  const Driver* it = driver_in_use();
+  Device device = 0;
+  return it != nullptr && it->cuCtxGetDevice(&device) == kSuccess ? device : 0;
+}
+
+bool has_context() {
+  const Driver* it = driver_in_use();
+  Context context = nullptr;
+  return it != nullptr && it->cuCtxGetCurrent(&context) == kSuccess && context != nullptr;
+}
+
+int device_count_if_loaded() {
+  const Driver* it = find_driver(Look::kInUse);
+  int count = 0;
+  const bool counts = it != nullptr && Driver::has(it->cuInit, it->cuDeviceGetCount) &&
+                      it->cuInit(0) == kSuccess && it->cuDeviceGetCount(&count) == kSuccess;
+  return counts ? count : 0;
+}
+
+Context context_on(const Driver& driver, int device) {
+  Context current = nullptr;
+  Device current_device = 0;
+  if (driver.cuCtxGetCurrent(&current) != kSuccess || current == nullptr) return nullptr;
+  if (driver.cuCtxGetDevice(&current_device) == kSuccess && current_device == device) {
+    return current;
+  }
+  const Context primary = known_primary(driver, device);
+  return primary != nullptr ? primary : current;
+}
+
+Context primary_context(const Driver& driver, int device) {
+  unsigned flags = 0;
+  int active = 0;
+  const bool made = driver.cuDevicePrimaryCtxGetState != nullptr &&
+                    driver.cuDevicePrimaryCtxGetState(device, &flags, &active) == kSuccess &&
+                    active != 0;
+  return made ? known_primary(driver, device) : nullptr;
+}
+
+uint32_t hardware_queue_count(const Driver& driver) {
+  constexpr uint32_t kByDefault = 8;
+  if (driver.is_stand_in) return 0;
+  const char* text = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  const int count = text != nullptr ? std::atoi(text) : 0;
+  return count > 0 ? static_cast<uint32_t>(count) : kByDefault;
+}
+
+std::string describe_error(const Driver& driver, Result result) {
+  const char* name = nullptr;
+  const char* text = nullptr;
+  if (driver.cuGetErrorName(result, &name) != kSuccess || name == nullptr)
+    name = "an unknown error";
+  if (driver.cuGetErrorString(result, &text) != kSuccess || text == nullptr) text = "no text";
+  return std::string(name) + " (" + std::to_string(result) + "): " + text;
+}
+
+ContextScope::ContextScope(const Driver& driver, Stream stream, Context context) : driver_(driver) {
+  Context wanted = context;
+  if (stream != nullptr && driver_.cuStreamGetCtx(stream, &wanted) != kSuccess) {
+    push(context);
+    if (driver_.cuStreamGetCtx(stream, &wanted) != kSuccess) return;
+  }
+  push(wanted);
+}
+
+ContextScope::~ContextScope() {
+  Context popped = nullptr;
+  for (; pushed_count_ > 0; --pushed_count_) (void)driver_.cuCtxPopCurrent_v2(&popped);
+}
+
+void ContextScope::push(Context wanted) {
+  Context current = nullptr;
+  if (wanted == nullptr) return;
+  if (driver_.cuCtxGetCurrent(&current) == kSuccess && current == wanted) return;
+  if (driver_.cuCtxPushCurrent_v2(wanted) == kSuccess) ++pushed_count_;
+}
+
+RelaxedCapture::RelaxedCapture(const Driver& driver) : driver_(driver) {
+  exchanged_ = driver_.cuThreadExchangeStreamCaptureMode(&mode_) == kSuccess;
+}
+
+RelaxedCapture::~RelaxedCapture() {
+  if (exchanged_) (void)driver_.cuThreadExchangeStreamCaptureMode(&mode_);
+}
+
+namespace {
+
+// False: CUDA does not tell.
+bool kind_of(const Driver& driver, const void* pointer, unsigned* type, int* managed) {
+  int attributes[] = {kAttributeMemoryType, kAttributeIsManaged};
+  void* data[] = {type, managed};
+  const auto address = static_cast<DevicePointer>(reinterpret_cast<uintptr_t>(pointer));
+  return pointer != nullptr &&
+         driver.cuPointerGetAttributes(2, attributes, data, address) == kSuccess;
+}
+
+}  // namespace
+
+bool only_on_device(const Driver& driver, const void* pointer) {
+  unsigned type = 0;
+  int managed = 0;
+  return kind_of(driver, pointer, &type, &managed) && type == kMemoryDevice && managed == 0;
+}
+
+bool is_unknown(const Driver& driver, const void* pointer) {
+  unsigned type = 0;
+  int managed = 0;
+  if (pointer == nullptr) return false;
+  const bool told = kind_of(driver, pointer, &type, &managed);
+  return !told || (type != kMemoryDevice && type != kMemoryHost && managed == 0);
+}
+
+}  // namespace weir::cuda

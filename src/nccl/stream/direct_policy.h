@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which operations on memory of devices are tried from device to device, and how that is explained.
+// Thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "nccl/host/operation.h"
+
+namespace weir::nccl {
+
+// Whether an operation is work of its stream alone, on all ranks (core/comm/stream).
+bool goes_by_stream(const Operation& operation);
+
+// Writes `text` to the log, and with WEIR_EXPLAIN to stderr.
+void explain(const Comm& comm, const std::string& text);
+
+}  // namespace weir::nccl

@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/comm/stream/stream_program.h"
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace weir::comm {
+namespace {
+
+constexpr Collective kAll[] = {Collective::kAllReduce, Collective::kReduceScatter,
+                               Collective::kAllGather, Collective::kAllToAll,
+                               Collective::kBroadcast, Collective::kReduce,
+                               Collective::kGather,    Collective::kScatter};
+constexpr uint64_t kUntouched = ~uint64_t{0};
+
+bool has_send_blocks(Collective it) {
+  return it == Collective::kReduceScatter || it == Collective::kAllToAll ||
+         it == Collective::kScatter;
+}
+bool has_recv_blocks(Collective it) {
+  return it == Collective::kAllGather || it == Collective::kAllToAll || it == Collective::kGather;
+}
+
+// Devices on which streams carry out programs: elements of 8 bytes, folded in order by a hash, so
+// that another order gives another value.
+class Machine {
+ public:
+  Machine(Rank n, uint64_t slot_bytes) : n_(n), slot_(slot_bytes) {
+    flags_.resize(StreamProgram::flag_count(n));
+    for (size_t i = 1; i < flags_.size(); i += 2) flags_[i] = 1;
+    scratch_.assign(n, std::vector<uint64_t>(StreamProgram::kSlots * slot_bytes / 8));
+    streams_.resize(n);
+  }
+
+  struct Buffers {
+    std::vector<uint64_t> send;
+    std::vector<uint64_t> recv;
+    bool in_place = false;
+    size_t recv_begin = 0;  // in `send`, where it is in place
+  };
+
+  void push(Rank rank, Buffers* buffers, const std::vector<StreamOp>& ops) {
+    for (const StreamOp& op : ops) streams_[rank].push_back({op, buffers});
+  }
+  bool empty(Rank rank) const { return streams_[rank].empty(); }
+
+  // Carries out the first operation of the stream; false: it waits.
+  bool advance(Rank rank) {
+    auto& [op, buffers] = streams_[rank].front();
+    if (op.kind == StreamOp::Kind::kWait) {
+      if (flags_[op.flag] != op.value) return false;
+    } else if (op.kind == StreamOp::Kind::kSet) {
+      flags_[op.flag] = op.value;
+    } else if (op.kind == StreamOp::Kind::kCopy) {
+      EXPECT_EQ(op.bytes % 8, 0u);
+      for (uint64_t i = 0; i < op.bytes; i += 8) {
+        at(rank, *buffers, op.to, i) = at(rank, *buffers, op.from, i);
+      }
+    } else {
+      for (uint64_t i = 0; i < op.count; ++i) {
+        uint64_t value = scratch(0, op.from.offset + 8 * i);
+        for (Rank r = 1; r < n_; ++r) value = value * 31 + scratch(r, op.from.offset + 8 * i);
+        if (op.stores) at(rank, *buffers, op.to, 8 * i) = value;
+        if (op.keeps) scratch(rank, op.from.offset + 8 * i) = value;
+      }
+    }
+    streams_[rank].pop_front();
+    return true;
+  }
+
+ private:
+  uint64_t& scratch(Rank rank, uint64_t offset) { return scratch_[rank].at(offset / 8); }
+  uint64_t& at(Rank rank, Buffers& buffers, const StreamPlace& place, uint64_t offset) {
+    const uint64_t index = (place.offset + offset) / 8;
+    if (place.memory == StreamBuffer::kScratch) return scratch(place.rank, place.offset + offset);
+    EXPECT_EQ(place.rank, rank);
+    if (place.memory == StreamBuffer::kSend) return buffers.send.at(index);
+    return buffers.in_place ? buffers.send.at(buffers.recv_begin + index) : buffers.recv.at(index);
+  }
+
+  Rank n_;
+  uint64_t slot_;
+  std::vector<uint32_t> flags_;
+  std::vector<std::vector<uint64_t>> scratch_;
+  std::vector<std::deque<std::pair<StreamOp, Buffers*>>> streams_;
+};
+
+uint64_t value_of(Rank rank, uint64_t index, uint64_t seed) {
+  return (rank + 1) * 1000003 + index * 7 + seed * 977;
+}
+
+struct Case {
+  Collective collective;
+  Rank n;
+  Rank root;
+  uint64_t count;
+  uint64_t slot_bytes;
+  bool in_place;
+
+  StreamShape call() const {
+    StreamShape it;
+    it.collective = collective;
+    it.root = root;
+    it.count = count;
+    it.element_bytes = 8;
+    it.fingerprint = 1 + static_cast<uint32_t>(collective) * 100 + static_cast<uint32_t>(root);
+    return it;
+  }
+  std::string text() const {
+    return "collective " + std::to_string(static_cast<int>(collective)) + ", " + std::to_string(n) +
+           " ranks, root " + std::to_string(root) + ", count " + std::to_string(count) + ", slot " +
+           std::to_string(slot_bytes) + (in_place ? ", in place" : "");
+  }
+  Machine::Buffers buffers(Rank rank, uint64_t seed) const {
+    Machine::Buffers it;
+    const bool wide = has_recv_blocks(collective) || has_send_blocks(collective);
+    it.in_place = in_place;
+    it.send.resize((in_place && wide) || has_send_blocks(collective) ? n * count : count);
+    it.recv.assign(has_recv_blocks(collective) ? n * count : count, kUntouched);
+    for (size_t i = 0; i < it.send.size(); ++i) it.send[i] = value_of(rank, i, seed);
+    if (!in_place) return it;
+    if (collective == Collective::kReduceScatter) it.recv_begin = rank * count;
+    if (collective == Collective::kScatter) it.recv_begin = rank * count;
+    return it;
+  }
+  // Where the send buffer begins in `send`.
+  uint64_t shift(Rank rank) const {
+    const bool own_block =
+        collective == Collective::kAllGather || collective == Collective::kGather;
+    return in_place && own_block ? rank * count : 0;
+  }
+  void check(const std::vector<Machine::Buffers>& all, uint64_t seed) const {
+    for (Rank rank = 0; rank < n; ++rank) {
+      const bool to_root = collective == Collective::kReduce || collective == Collective::kGather;
+      if (to_root && rank != root) continue;
+      for (uint64_t i = 0; i < (has_recv_blocks(collective) ? n * count : count); ++i) {
+        const auto& it = all[rank];
+        const uint64_t got = in_place ? it.send[it.recv_begin + i] : it.recv[i];
+        ASSERT_EQ(got, expected(rank, i, seed)) << text() << ", rank " << rank << ", index " << i;
+      }
+    }
+  }
+  uint64_t expected(Rank rank, uint64_t i, uint64_t seed) const {
+    const auto block = static_cast<Rank>(i / count);
+    switch (collective) {
+      case Collective::kAllReduce:
+      case Collective::kReduce:
+      case Collective::kReduceScatter: {
+        const uint64_t at = collective == Collective::kReduceScatter ? rank * count + i : i;
+        uint64_t value = value_of(0, at, seed);
+        for (Rank r = 1; r < n; ++r) value = value * 31 + value_of(r, at, seed);
+        return value;
+      }
+      case Collective::kAllGather:
+      case Collective::kGather:
+        return value_of(block, shift(block) + i % count, seed);
+      case Collective::kAllToAll:
+        return value_of(block, rank * count + i % count, seed);
+      case Collective::kScatter:
+        return value_of(root, rank * count + i, seed);
+      default:
+        return value_of(root, i, seed);
+    }
+  }
+};
+
+// The operations of one rank, with the send buffer where it is.
+std::vector<StreamOp> step_of(const Case& it, const StreamProgram& program, Rank rank,
+                              size_t index) {
+  std::vector<StreamOp> ops;
+  program.step(index, &ops);
+  for (StreamOp& op : ops) {
+    if (op.kind != StreamOp::Kind::kCopy) continue;
+    if (op.from.memory == StreamBuffer::kSend) op.from.offset += 8 * it.shift(rank);
+  }
+  return ops;
+}
+
+std::vector<Case> cases(Rank ranks_max) {
+  std::vector<Case> all;
+  for (Rank n = 1; n <= ranks_max; ++n) {
+    for (const Collective collective : kAll) {
+      for (const uint64_t count : {1, 5, 100, 1000, 40000}) {
+        for (const bool in_place : {false, true}) {
+          if (count == 40000 && (n > 4 || in_place)) continue;  // of two phases
+          const uint64_t slot = count == 40000 ? 65536 : StreamProgram::slot_bytes_min(n) * 2;
+          all.push_back({collective, n, n / 2, count, slot, in_place});
+        }
+      }
+    }
+  }
+  return all;
+}
+
+TEST(StreamProgram, EveryCollectiveGivesItsValuesInAnyOrderOfTheStreams) {
+  std::mt19937_64 random(20261127);
+  for (const Case& it : cases(9)) {
+    Machine machine(it.n, it.slot_bytes);
+    // Twice, as a replay would: the flags are as before.
+    for (uint64_t seed = 0; seed < 2; ++seed) {
+      std::vector<Machine::Buffers> buffers;
+      for (Rank r = 0; r < it.n; ++r) buffers.push_back(it.buffers(r, seed));
+      for (Rank r = 0; r < it.n; ++r) {
+        const StreamProgram program(it.call(), r, it.n, it.slot_bytes);
+        for (size_t i = 0; i < program.step_count(); ++i) {
+          machine.push(r, &buffers[r], step_of(it, program, r, i));
+        }
+      }
+      uint64_t waits = 0;
+      for (Rank left = it.n; left > 0;) {
+        const auto rank = static_cast<Rank>(random() % it.n);
+        if (machine.empty(rank)) {
+          left = 0;
+          for (Rank r = 0; r < it.n; ++r) left += machine.empty(r) ? 0 : 1;
+          continue;
+        }
+        // As far as it comes, or a part of the way.
+        bool moved = false;
+        for (uint64_t k = random() % 40; k > 0 && !machine.empty(rank) && machine.advance(rank);
+             --k) {
+          moved = true;
+        }
+        waits = moved ? 0 : waits + 1;
+        ASSERT_LT(waits, 100000u) << "hangs: " << it.text();
+      }
+      it.check(buffers, seed);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// One hardware queue for all ranks.
+TEST(StreamProgram, NoStepWaitsForWhatALaterStepSets) {
+  for (const Case& it : cases(6)) {
+    Machine machine(it.n, it.slot_bytes);
+    std::vector<Machine::Buffers> buffers;
+    std::vector<StreamProgram> programs;
+    for (Rank r = 0; r < it.n; ++r) {
+      buffers.push_back(it.buffers(r, 3));
+      programs.emplace_back(it.call(), r, it.n, it.slot_bytes);
+    }
+    for (size_t i = 0; i < programs[0].step_count(); ++i) {
+      for (Rank k = 0; k < it.n; ++k) {
+        const Rank r = i % 2 == 0 ? k : it.n - 1 - k;
+        machine.push(r, &buffers[r], step_of(it, programs[r], r, i));
+        while (!machine.empty(r)) {
+          ASSERT_TRUE(machine.advance(r)) << "hangs: " << it.text() << ", step " << i;
+        }
+      }
+    }
+    it.check(buffers, 3);
+    if (HasFatalFailure()) return;
+  }
+}
+
+// Different collectives one after the other, each rank at its own time.
+TEST(StreamProgram, CallsFollowEachOtherWithoutABarrier) {
+  std::mt19937_64 random(7);
+  for (const Rank n : {2, 3, 5}) {
+    const uint64_t slot = StreamProgram::slot_bytes_min(n) * 2;
+    Machine machine(n, slot);
+    std::vector<Case> calls;
+    std::vector<std::vector<Machine::Buffers>> buffers;
+    for (int i = 0; i < 60; ++i) {
+      calls.push_back({kAll[random() % std::size(kAll)], n, static_cast<Rank>(random() % n),
+                       1 + random() % 300, slot, false});
+    }
+    buffers.resize(calls.size());
+    for (size_t i = 0; i < calls.size(); ++i) {
+      for (Rank r = 0; r < n; ++r) buffers[i].push_back(calls[i].buffers(r, i));
+    }
+    for (size_t i = 0; i < calls.size(); ++i) {
+      for (Rank r = 0; r < n; ++r) {
+        const StreamProgram program(calls[i].call(), r, n, slot);
+        for (size_t k = 0; k < program.step_count(); ++k) {
+          machine.push(r, &buffers[i][r], step_of(calls[i], program, r, k));
+        }
+      }
+    }
+    for (uint64_t waits = 0; waits < 100000;) {
+      const auto rank = static_cast<Rank>(random() % n);
+      bool moved = false;
+      for (uint64_t k = random() % 200; k > 0 && !machine.empty(rank) && machine.advance(rank);
+           --k) {
+        moved = true;
+      }
+      waits = moved ? 0 : waits + 1;
+    }
+    for (Rank r = 0; r < n; ++r) ASSERT_TRUE(machine.empty(r)) << "hangs";
+    for (size_t i = 0; i < calls.size(); ++i) calls[i].check(buffers[i], i);
+  }
+}
+
+}  // namespace
+}  // namespace weir::comm
