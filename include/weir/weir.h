@@ -439,7 +439,8 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_all_gather(weir_comm_t comm, const v
                                                        weir_request_t* request);
 
 /* Block i has counts[i] elements and starts at element displacements[i] of recv (NULL: blocks
- * follow each other). The caller sends counts[r]. Same `counts` on every rank. */
+ * follow each other; that of an empty block is ignored). The caller sends counts[r]. Same `counts`
+ * on every rank. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_all_gather_v(weir_comm_t comm, const void* send,
                                                          void* recv, const size_t* counts,
                                                          const size_t* displacements,
@@ -454,7 +455,8 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_all_to_all(weir_comm_t comm, const v
                                                        weir_request_t* request);
 
 /* send_counts[i] of rank r must equal recv_counts[r] of rank i. Displacements are in elements;
- * NULL: blocks follow each other. send and recv must be different buffers. */
+ * NULL: blocks follow each other; that of an empty block is ignored. send and recv must be
+ * different buffers. */
 WEIR_API WEIR_MUST_CHECK weir_result_t
 weir_all_to_all_v(weir_comm_t comm, const void* send, const size_t* send_counts,
                   const size_t* send_displacements, void* recv, const size_t* recv_counts,

@@ -63,6 +63,7 @@ bool extent(const size_t* counts, const size_t* displacements, Rank n, size_t el
   size_t next = 0;
   *end = 0;
   for (Rank i = 0; i < n; ++i) {
+    if (counts[i] == 0) continue;
     const size_t begin = displacements != nullptr ? displacements[i] : next;
     if (counts[i] > kBytesMax / element || begin > kBytesMax / element - counts[i]) return false;
     next = begin + counts[i];

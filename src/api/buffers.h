@@ -55,7 +55,7 @@ inline const char* check_buffers(const void* send, const void* recv, const Sides
   return nullptr;
 }
 
-// The end of the furthest of `n` blocks, in elements; false when that overflows.
+// The end of the furthest of `n` blocks, in elements, but for empty ones; false when it overflows.
 bool extent(const size_t* counts, const size_t* displacements, Rank n, size_t element, size_t* end);
 
 }  // namespace weir::api

@@ -204,6 +204,49 @@ TEST(Collectives, BlocksOfEveryLengthMeetInAnAllToAllV) {
   }
 }
 
+// MPI's and NCCL's users pass any displacement where there is nothing to be read or written.
+TEST(Collectives, TheDisplacementOfAnEmptyBlockMayBeAny) {
+  for (const char* transport : {"shm", "tcp"}) {
+    run_processes(
+        2,
+        [](int rank, weir_comm_t comm) {
+          for (const size_t anywhere : {SIZE_MAX, SIZE_MAX / 4, size_t{1} << 40}) {
+            for (const size_t count : {size_t{3}, size_t{40'000}}) {
+              // Each rank sends to rank 1 only.
+              const std::vector<size_t> to = {0, count};
+              const std::vector<size_t> to_at = {anywhere, 2};
+              const std::vector<size_t> from(2, rank == 1 ? count : 0);
+              const std::vector<size_t> from_at =
+                  rank == 1 ? std::vector<size_t>{count, 0} : std::vector<size_t>(2, anywhere);
+              const std::vector<float> sent(count + 2, static_cast<float>(rank + 1));
+              std::vector<float> received(2 * count, -1);
+              ASSERT_EQ(
+                  weir_all_to_all_v(comm, sent.data(), to.data(), to_at.data(), received.data(),
+                                    from.data(), from_at.data(), WEIR_FLOAT32, nullptr),
+                  WEIR_OK)
+                  << weir_last_error(comm);
+              for (size_t i = 0; i < 2 * count; ++i) {
+                ASSERT_EQ(received[i], rank == 0 ? -1 : i < count ? 2 : 1);
+              }
+              // Rank 1 has the only block.
+              const std::vector<size_t> counts = {0, count};
+              const std::vector<size_t> at = {anywhere, count};
+              ASSERT_EQ(weir_all_gather_v(comm, sent.data(), received.data(), counts.data(),
+                                          at.data(), WEIR_FLOAT32, nullptr),
+                        WEIR_OK)
+                  << weir_last_error(comm);
+              for (size_t i = 0; i < count; ++i) ASSERT_EQ(received[count + i], 2);
+              const std::vector<size_t> too_far = {anywhere, SIZE_MAX / 4};
+              EXPECT_EQ(weir_all_gather_v(comm, sent.data(), received.data(), counts.data(),
+                                          too_far.data(), WEIR_FLOAT32, nullptr),
+                        WEIR_ERROR_INVALID_ARGUMENT);
+            }
+          }
+        },
+        {{"WEIR_TRANSPORT", transport}});
+  }
+}
+
 // Through slots that do not say whose block they hold, blocks would be of one length.
 TEST(Collectives, WhatIsForcedForEqualBlocksDoesNotHarmOthers) {
   for (const char* forced : {"all_gather=bruck,all_to_all=bruck",

@@ -206,6 +206,37 @@ TEST(Regret, AChoiceFollowsFewOperations) {
   }
 }
 
+// What choices look at and follow, of all collectives. About 0.1 us each: 20 ms.
+uint64_t most_operations(const Hosts& hosts, Rank n) {
+  const cost::Table table = cost::built_in_table();
+  uint64_t most = 0;
+  for (uint32_t i = 0; i < static_cast<uint32_t>(Collective::kSendRecv); ++i) {
+    for (const uint64_t bytes : {uint64_t{64} << 10, uint64_t{64} << 20, uint64_t{256} << 20}) {
+      const Asked asked = ask(hosts, n, static_cast<Collective>(i), bytes);
+      const auto decision = cost::choose(asked.request, asked.candidates, table, nullptr);
+      EXPECT_TRUE(decision.ok());
+      if (decision.ok()) most = std::max(most, decision.value().operations);
+    }
+  }
+  return most;
+}
+
+TEST(Regret, AChoiceOnOneHostLooksAtFewOperations) {
+  for (const Rank n : {64u, 96u, 127u, 128u}) {
+    EXPECT_LE(most_operations(Hosts{128}, n), 400u * n) << n << " ranks";
+  }
+}
+
+// The last host has fewer ranks than the others, so that each rank is followed.
+TEST(Regret, AChoiceWhereHostsAreNotFullFollowsFewOperations) {
+  for (const Rank per_host : {8u, 12u, 16u}) {
+    for (const uint32_t cards : {1u, 4u}) {
+      const Hosts hosts{per_host, cards, cost::Link::kFabric};
+      EXPECT_LE(most_operations(hosts, 100), 190'000u) << per_host << " a host, " << cards;
+    }
+  }
+}
+
 // What is predicted of a row of calls is what the simulated ranks work.
 TEST(Predictions, WhereDataFlowOneWayAreTheWorkOfTheBusiestRank) {
   const cost::Table table = cost::built_in_table();

@@ -32,6 +32,7 @@ Nodes::Nodes(std::span<const uint32_t> node_of_rank, Rank rank_count) : node_of_
 
 std::vector<Rank> Nodes::carried_ranks(uint32_t node, uint32_t local) const {
   std::vector<Rank> ranks;
+  ranks.reserve(carried_count(node, local));
   for (uint32_t rail = local; rail < width(); rail += size(node)) {
     for (uint32_t other = 0; other < count(); ++other) {
       if (rail < size(other)) ranks.push_back(member(other, rail));

@@ -56,6 +56,13 @@ class ChunkBytes {
 
   uint64_t slice_count() const { return slice_count_; }
 
+  // The slices, from the first on, in which every chunk has the same number of bytes.
+  uint64_t alike_slice_count() const {
+    const uint64_t before_last = stride_bytes_ * (chunks_per_block_ - 1);
+    const uint64_t shortest = block_bytes_ > before_last ? block_bytes_ - before_last : 0;
+    return slice_bytes_ == 0 ? 0 : std::min(shortest, bytes_max()) / slice_bytes_;
+  }
+
   // Bytes of slice `slice` of the `count` chunks from `chunk` on.
   uint64_t bytes(uint64_t chunk, uint64_t count, uint64_t slice) const {
     if (slice_count_ == 1) return whole(chunk, count);

@@ -2,6 +2,7 @@
 #include "core/cost/critical_path.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "core/cost/message_pool.h"
@@ -29,36 +30,66 @@ struct Signal {
   Picoseconds time = 0;
 };
 
+}  // namespace
+
 class Machine {
  public:
   Machine(const algo::Algorithm& algorithm, const Workload& work, const TaskCosts& costs,
-          const Fold& fold, const Part& part, const Limit& limit)
+          const Fold& fold, const Part& part)
       : rank_count_(work.problem.rank_count),
         layout_(work.layout),
         costs_(costs),
         fold_(fold),
         stream_(algorithm, work.problem, work.bytes, work.slicing, costs, kPendingMax, part),
+        slice_count_(stream_.slice_count()),
         lane_count_(stream_.lane_count()),
         lanes_(size_t{fold.followed()} * lane_count_),
         cores_(fold.followed()),
         cards_out_(rank_count_),
         cards_in_(rank_count_),
-        signals_(fold.followed(), stream_.signal_count()),
-        time_max_(limit.ns_max < kNsMax
-                      ? static_cast<Picoseconds>(std::max(0.0, limit.ns_max) * 1000)
-                      : ~Picoseconds{0}) {
+        signals_(fold.followed(), stream_.signal_count()) {
     for (uint32_t i = 0; i < lanes_.size(); ++i) {
       lanes_[i].rank = i / lane_count_;
       lanes_[i].number = i % lane_count_;
     }
+  }
+
+  PathTime run(const Limit& limit) {
+    set_limit(limit);
+    return follow();
+  }
+
+  // Follows the first `slice_count` slices. `later` becomes a copy of this machine as it was when a
+  // lane first had no more of them to do.
+  PathTime run(const Limit& limit, uint64_t slice_count, std::unique_ptr<Machine>* later) {
+    stream_.set_slice_count(slice_count);
+    later_ = later;
+    return run(limit);
+  }
+
+  // Of such a copy: goes on with all slices.
+  PathTime go_on(const Limit& limit) {
+    set_limit(limit);
+    stream_.set_slice_count(slice_count_);
+    const uint64_t operations = stream_.operations();
+    step(ended_lane_);
+    PathTime time = follow();
+    time.operations -= operations;
+    return time;
+  }
+
+ private:
+  void set_limit(const Limit& limit) {
+    time_max_ = limit.ns_max < kNsMax ? static_cast<Picoseconds>(std::max(0.0, limit.ns_max) * 1000)
+                                      : ~Picoseconds{0};
     if (limit.loads == nullptr || limit.ns_max >= kNsMax) return;
     limit_idling(limit.loads->cores, limit.times, &cores_);
     // Not for what cards receive: a receiver may count more bytes than its sender sends (OpStream).
     limit_idling(limit.loads->cards_out, limit.times, &cards_out_);
   }
 
-  PathTime run() {
-    for (uint32_t i = 0; i < lanes_.size() && end_ <= time_max_; ++i) step(i);
+  PathTime follow() {
+    while (started_ < lanes_.size() && end_ <= time_max_) step(started_++);
     while (!queue_.empty() && std::max(now_, end_) <= time_max_) {
       const RadixQueue::Entry event = queue_.pop();
       now_ = event.time;
@@ -81,7 +112,6 @@ class Machine {
             static_cast<double>(longest_) / 1000, stream_.operations()};
   }
 
- private:
   enum EventKind : uint32_t { kResume, kLeave, kArrive };
   enum class State : uint8_t { kReady, kForMessage, kForSignal };
   static constexpr Picoseconds kNotBegun = ~Picoseconds{0};
@@ -109,6 +139,7 @@ class Machine {
       }
       const ShortOp* op = stream_.peek(rank, lane.number);
       if (op == nullptr) {
+        if (later_ != nullptr) leave_behind(index);
         end_ = std::max(end_, lane.time);
         if (lane.begun != kNotBegun) longest_ = std::max(longest_, lane.time - lane.begun);
         ++ended_;
@@ -124,9 +155,16 @@ class Machine {
     }
   }
 
+  void leave_behind(uint32_t lane) {
+    std::unique_ptr<Machine>* const later = std::exchange(later_, nullptr);
+    ended_lane_ = lane;
+    *later = std::make_unique<Machine>(*this);
+  }
+
   // A lane whose next message has not arrived yet needs no turn of its core before.
   bool waits_for_message(uint32_t index, Lane& lane) {
     const ShortOp* op = stream_.peek(lane.rank, lane.number);
+    if (op == nullptr && later_ != nullptr) leave_behind(index);
     if (op == nullptr || op->code != ShortOp::Code::kRecv) return false;
     if (messages_.has(op->peer, index)) return false;
     lane.state = State::kForMessage;
@@ -202,7 +240,7 @@ class Machine {
   void send(Rank rank, uint32_t lane_index, Lane& lane, const ShortOp& op) {
     const Link link = layout_.link(rank, op.peer);
     const Picoseconds cost = costs_.send(link, op.amount);
-    const Picoseconds overhead = costs_.send(link, 0);
+    const Picoseconds overhead = costs_.send_overhead(link);
     occupy(rank, lane, cost);
     const Picoseconds begin = lane.time - cost + overhead;  // when the first bytes leave
     const Rank target = fold_.standing_for(op.peer);
@@ -272,7 +310,7 @@ class Machine {
       lane.time = message.first;
     }
     occupy(rank, lane, costs_.recv(message.link, op.amount));
-    lane.time = std::max(lane.time, message.last + costs_.recv(message.link, 0));
+    lane.time = std::max(lane.time, message.last + costs_.recv_overhead(message.link));
     messages_.release(lane.message);
     lane.message = kNoMessage;
     return true;
@@ -327,6 +365,7 @@ class Machine {
   const TaskCosts& costs_;
   const Fold& fold_;
   OpStream stream_;
+  uint64_t slice_count_;
   uint32_t lane_count_;
   std::vector<Lane> lanes_;
   std::vector<Resource> cores_;
@@ -339,16 +378,31 @@ class Machine {
   Picoseconds end_ = 0;
   Picoseconds longest_ = 0;
   size_t ended_ = 0;
-  Picoseconds time_max_;
+  Picoseconds time_max_ = 0;
+  uint32_t started_ = 0;  // lanes, from the first on
+  std::unique_ptr<Machine>* later_ = nullptr;
+  uint32_t ended_lane_ = 0;  // the first one that was at its end
 };
-
-}  // namespace
 
 PathTime critical_path(const algo::Algorithm& algorithm, const Workload& work,
                        const TaskCosts& costs, const Fold& fold, Part part, const Limit& limit) {
   part.rank_count = fold.followed();
-  return Machine(algorithm, work, costs, fold, part, limit).run();
+  return Machine(algorithm, work, costs, fold, part).run(limit);
 }
+
+PathInParts::PathInParts(const algo::Algorithm& algorithm, const Workload& work,
+                         const TaskCosts& costs, const Fold& fold, Part part) {
+  part.rank_count = fold.followed();
+  machine_ = std::make_unique<Machine>(algorithm, work, costs, fold, part);
+}
+
+PathInParts::~PathInParts() = default;
+
+PathTime PathInParts::first(uint64_t slices, const Limit& limit) {
+  return machine_->run(limit, slices, &later_);
+}
+
+PathTime PathInParts::all(const Limit& limit) { return later_->go_on(limit); }
 
 double lockstep_ns(const algo::Algorithm& algorithm, const Workload& work, const TaskCosts& costs,
                    Rank rank, uint64_t slices_max) {

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 
 #include "core/cost/fold.h"
 #include "core/cost/loads.h"
@@ -40,6 +41,27 @@ struct Limit {
 PathTime critical_path(const algo::Algorithm& algorithm, const Workload& work,
                        const TaskCosts& costs, const Fold& fold, Part part = {},
                        const Limit& limit = {});
+
+class Machine;
+
+// critical_path of the first slices, and then of all that the part has, which costs only what comes
+// after them. One thread at a time.
+class PathInParts {
+ public:
+  // All references must outlive it.
+  PathInParts(const algo::Algorithm& algorithm, const Workload& work, const TaskCosts& costs,
+              const Fold& fold, Part part);
+  ~PathInParts();
+
+  // Once. Of at least as many slices as are in flight, and of fewer than the part has.
+  PathTime first(uint64_t slices, const Limit& limit);
+  // After first() has come to its end, once. PathTime::operations has those that are new.
+  PathTime all(const Limit& limit);
+
+ private:
+  std::unique_ptr<Machine> machine_;
+  std::unique_ptr<Machine> later_;
+};
 
 // An estimate for one rank alone, as if every message and signal that it waits for came from a peer
 // at exactly the same point, and as if all ranks of a card used it at the same time. For programs

@@ -32,7 +32,7 @@ OpStream::OpStream(const algo::Algorithm& algorithm, const algo::Problem& proble
       shape_(algorithm.shape(problem)),
       chunks_(problem.collective, problem.rank_count, bytes, shape_.chunk_count,
               slicing.slice_bytes),
-      slice_count_(std::min(chunks_.slice_count(), part.slices_max)),
+      slice_count_(std::min(chunks_.slice_count() - part.slices_begin, part.slices_max)),
       in_flight_(
           static_cast<uint32_t>(std::min<uint64_t>(std::max(1u, slicing.in_flight), slice_count_))),
       lane_count_(shape_.lane_count * in_flight_),
@@ -146,6 +146,7 @@ void OpStream::append_moves(LaneOps& lane, Rank rank, const Op& op,
 // The user's buffers are chunked like the grid. A slot has the size of the chunk that is moved into
 // or out of it; a move from slot to slot, or on the wire, has that of the longest chunk.
 uint64_t OpStream::bytes_of(const Op& op, uint64_t slice, std::span<const Ref> refs) const {
+  slice += part_.slices_begin;
   for (const Ref& ref : refs) {
     if (ref.space == Space::kInput || ref.space == Space::kOutput) {
       return chunks_.bytes(ref.chunk, op.count, slice);

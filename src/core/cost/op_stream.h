@@ -59,9 +59,10 @@ struct StepRange {
 // The part of the programs that is generated; everything, unless set otherwise.
 struct Part {
   Rank rank_count = 0;  // the ranks below it; 0: all
+  uint64_t slices_begin = 0;
   uint64_t slices_max = ~uint64_t{0};
   // Steps of every rank that are left out, in order, not adjacent.
-  std::span<const StepRange> left_out;
+  std::span<const StepRange> left_out = {};
 };
 
 class OpStream {
@@ -96,6 +97,10 @@ class OpStream {
       ops.next = 0;
     }
   }
+  // From now on the programs end with the first `count` slices, at most those of the part. A lane
+  // that was at its end goes on if there are more of them.
+  void set_slice_count(uint64_t count) { slice_count_ = count; }
+
   // kNoMemory: more than pending_max operations were generated and not yet executed. kInternal: the
   // program names a rank, lane or signal that does not exist.
   const Status& status() const { return status_; }

@@ -326,35 +326,42 @@ Predicted Prediction::made(double ns_max) {
   return {ns, estimate.at_least || ns > ns_max, operations_};
 }
 
-PathTime Prediction::follow(uint64_t slices, const ProgramPart& of, double ns_max) {
-  Part part;
-  part.left_out = of.left_out;
-  part.slices_max = slices;
-  const Limit limit = {ns_max, &of.loads, kSureShare * static_cast<double>(slices)};
-  const PathTime time = critical_path(algorithm_, work_, costs_, fold_, part, limit);
-  operations_ += time.operations;
-  return time;
-}
-
 // Once the pipeline of slices is full, each round of them costs the same, and no less than it
 // occupies a core or a card. `rounds`: that are followed, and one less; 0: all slices.
-Prediction::Estimate Prediction::followed(uint64_t rounds, const ProgramPart& part,
-                                          double limit_ns) {
+Prediction::Estimate Prediction::followed(uint64_t rounds, const ProgramPart& of, double limit_ns) {
   const uint64_t first = rounds == 0 ? slice_count_ : rounds * in_flight_;
   const auto rest = static_cast<double>(slice_count_ - first);
-  const double rest_ns = kSureShare * part.busy_ns * rest;  // of the rest, at least
+  const double rest_ns = kSureShare * of.busy_ns * rest;  // of the rest, at least
+  Part part;
+  part.left_out = of.left_out;
+  const auto limit_of = [&](uint64_t slices) {
+    return Limit{limit_ns - rest_ns, &of.loads, kSureShare * static_cast<double>(slices)};
+  };
+  const auto follow = [&](uint64_t slices) {
+    part.slices_max = slices;
+    return critical_path(algorithm_, work_, costs_, fold_, part, limit_of(slices));
+  };
   PathTime before;
+  std::optional<PathInParts> path;
   // After one round alone only the busiest core or card counts. Where slices follow each other on
   // the same lanes, a slice costs more than that and less than its longest lane: simulated, 0.2 to
   // 0.8 of the way between them.
   if (rounds > 1) {
-    before = follow(first - in_flight_, part, limit_ns - rest_ns);
+    const uint64_t slices = first - in_flight_;
+    // Where ranks differ, some of them are ahead by whole slices: little of both is the same.
+    if (algorithm_.symmetry != algo::Symmetry::kNone) {
+      part.slices_max = first;
+      path.emplace(algorithm_, work_, costs_, fold_, part);
+    }
+    before = path ? path->first(slices, limit_of(slices)) : follow(slices);
+    operations_ += before.operations;
     if (before.ns < 0) return {};
-    const double busy_ns = before.busy_ns / static_cast<double>(first - in_flight_);
+    const double busy_ns = before.busy_ns / static_cast<double>(slices);
     const double least_ns = before.ns + (before.at_least ? rest_ns : busy_ns * rest);
     if (before.at_least || least_ns > limit_ns) return {least_ns, true, 0};
   }
-  const PathTime time = follow(first, part, limit_ns - rest_ns);
+  const PathTime time = path ? path->all(limit_of(first)) : follow(first);
+  operations_ += time.operations;
   if (time.at_least) return {time.ns + rest_ns, true, 0};
   if (rounds == 0 || time.ns < 0) return {time.ns, false, time.busy_ns};
   const double busy_ns = time.busy_ns / static_cast<double>(first);  // of a slice

@@ -59,8 +59,7 @@ class Prediction {
   void add_loads(ProgramPart* part) const;
   void add_steps_left_out();
   double steps_left_out() const;  // for each that is measured
-  PathTime follow(uint64_t slices, const ProgramPart& of, double ns_max);
-  Estimate followed(uint64_t rounds, const ProgramPart& part, double limit_ns);
+  Estimate followed(uint64_t rounds, const ProgramPart& of, double limit_ns);
   Estimate of_few_steps(double limit_ns);
   double in_lockstep() const;
 

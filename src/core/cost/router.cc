@@ -291,7 +291,7 @@ class Predictor {
     Asked asked;
     asked.candidate = candidate;
     asked.agreement_ns = agreement_ns(algorithm, request_, request_.work, table_);
-    if (const auto ahead = run_ahead_ns(algorithm, request_.work, table_)) {
+    if (const auto ahead = run_ahead_ns(algorithm, request_.work, table_, &operations_)) {
       candidate->predicted_ns = asked.known_ns = asked.expected_ns = *ahead;
     } else {
       Workload work = work_of(algorithm, request_);

@@ -62,7 +62,7 @@ struct Decision {
   By by = By::kPrediction;
   uint64_t slice_bytes = 0;  // a rule's; 0: not given
   double predicted_ns = 0;
-  uint64_t operations = 0;            // that were followed for the predictions
+  uint64_t operations = 0;            // that were followed or looked at for the predictions
   std::string reason;                 // one sentence
   std::vector<Candidate> candidates;  // as given; predicted unless excluded
   // Run in turn by some of the calls (worth_exploring); empty: nothing is explored.

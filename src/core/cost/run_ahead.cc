@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/cost/run_ahead.h"
 
+#include <algorithm>
 #include <numeric>
 #include <vector>
 
+#include "core/cost/chunk_bytes.h"
 #include "core/cost/loads.h"
 #include "core/cost/op_stream.h"
 #include "core/cost/task_costs.h"
@@ -41,7 +43,7 @@ bool flows_one_way(const std::vector<std::vector<Rank>>& waited) {
 }  // namespace
 
 std::optional<double> run_ahead_ns(const algo::Algorithm& algorithm, const Workload& work,
-                                   const Table& table) {
+                                   const Table& table, uint64_t* operations) {
   const algo::Problem& problem = work.problem;
   const Rank n = problem.rank_count;
   // Without a root each rank waits for all others.
@@ -50,13 +52,27 @@ std::optional<double> run_ahead_ns(const algo::Algorithm& algorithm, const Workl
     return std::nullopt;
   }
   const TaskCosts costs(work, table);
-  OpStream stream(algorithm, problem, work.bytes, work.slicing, costs, kPendingMax);
   std::vector<Rank> ranks(n);
   std::iota(ranks.begin(), ranks.end(), 0u);
   std::vector<std::vector<Rank>> waited(n);
-  const Picoseconds busiest = loads_of(&stream, ranks, work, costs, &waited).busiest();
-  if (!stream.status().ok() || !flows_one_way(waited)) return std::nullopt;
-  return costs.call_ns() + static_cast<double>(busiest) / 1000;
+  std::vector<Picoseconds> cores(n, 0);
+  // False: the programs are too long.
+  const auto add = [&](Part part, uint64_t times, std::vector<std::vector<Rank>>* waits) {
+    OpStream stream(algorithm, problem, work.bytes, work.slicing, costs, kPendingMax, part);
+    const Loads loads = loads_of(&stream, ranks, work, costs, waits);
+    if (operations != nullptr) *operations += stream.operations();
+    for (Rank rank = 0; rank < n; ++rank) cores[rank] += times * loads.cores[rank];
+    return stream.status().ok();
+  };
+  // Ranks do and wait for the same in every slice, and most slices have the same bytes.
+  const ChunkBytes chunks(problem.collective, n, work.bytes, algorithm.shape(problem).chunk_count,
+                          work.slicing.slice_bytes);
+  const uint64_t alike = std::max<uint64_t>(1, chunks.alike_slice_count());
+  if (!add({.slices_max = 1}, alike, &waited) || !flows_one_way(waited)) return std::nullopt;
+  if (alike < chunks.slice_count() && !add({.slices_begin = alike}, 1, nullptr)) {
+    return std::nullopt;
+  }
+  return costs.call_ns() + static_cast<double>(*std::ranges::max_element(cores)) / 1000;
 }
 
 }  // namespace weir::cost

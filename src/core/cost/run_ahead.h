@@ -5,6 +5,7 @@
 // Thread-safe.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 
 #include "core/algo/algorithm.h"
@@ -14,8 +15,9 @@
 namespace weir::cost {
 
 // In ns, with the cost of the call. None where ranks meet: the waits form a circle, the program
-// sends messages, or it works on windows, on which all ranks agree before each call.
+// sends messages, or it works on windows, on which all ranks agree before each call. Adds to
+// `operations`, if given, how many were looked at.
 std::optional<double> run_ahead_ns(const algo::Algorithm& algorithm, const Workload& work,
-                                   const Table& table);
+                                   const Table& table, uint64_t* operations = nullptr);
 
 }  // namespace weir::cost

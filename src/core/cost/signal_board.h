@@ -18,7 +18,9 @@ class SignalBoard {
  public:
   // Signals to all ranks are those of the ranks below `sender_count`.
   SignalBoard(Rank sender_count, uint64_t signal_count)
-      : signal_count_(signal_count), to_all_(size_t{sender_count} * signal_count) {}
+      : signal_count_(signal_count),
+        to_all_(size_t{sender_count} * signal_count),
+        is_to_one_(signal_count, false) {}
 
   // Records of one sender and index come in the order of time.
   void give_all(Rank sender, uint32_t index, const Record& record) {
@@ -26,6 +28,7 @@ class SignalBoard {
   }
   void give(Rank sender, Rank target, uint32_t index, const Record& record) {
     to_one_[key_of(sender, target, index)].push_back(record);
+    is_to_one_[index] = true;
   }
 
   // The `value`-th signal (from 1) of `sender` to `target`, or nullptr if it was not given yet.
@@ -34,7 +37,7 @@ class SignalBoard {
                      uint64_t value) const {
     const auto& all = to_all_[size_t{follower} * signal_count_ + index];
     const auto found =
-        to_one_.empty() ? to_one_.end() : to_one_.find(key_of(sender, target, index));
+        is_to_one_[index] ? to_one_.find(key_of(sender, target, index)) : to_one_.end();
     if (found == to_one_.end()) return value <= all.size() ? &all[value - 1] : nullptr;
     const auto& one = found->second;
     if (value > all.size() + one.size()) return nullptr;
@@ -57,6 +60,7 @@ class SignalBoard {
   uint64_t signal_count_;
   std::vector<std::vector<Record>> to_all_;  // [sender * signal_count + index]
   std::unordered_map<uint64_t, std::vector<Record>> to_one_;
+  std::vector<bool> is_to_one_;  // [index]: some are in to_one_
 };
 
 }  // namespace weir::cost

@@ -66,16 +66,13 @@ TaskCosts::TaskCosts(const Workload& work, const Table& table)
         .recv_ns = l.recv_ns,
         .out_ns_per_byte = at(l.slot_out_ns_per_byte, regime),
         .latency = ps_of_ns(std::max(0.0, l.message_ns - l.send_ns - l.recv_ns) + switch_ns_),
-        .signal = ps_of_ns(l.signal_ns + switch_ns_)};
+        .signal = ps_of_ns(l.signal_ns + switch_ns_),
+        .send_overhead = ps_of_ns(l.send_ns * share_) + operation_,
+        .recv_overhead = ps_of_ns(l.recv_ns * share_) + operation_};
+    for (size_t r = 0; r < extra_of_peer_[i].size(); ++r) {
+      extra_of_peer_[i][r] = std::max(0.0, l.window_ns_per_byte[r] - times_.copy_ns_per_byte[r]);
+    }
   }
-}
-
-// The extra time for reading or writing a byte of a peer's memory rather than the rank's own.
-// `regime`: of the operation.
-double TaskCosts::extra_of_peer(Rank self, const sched::Ref& ref, Regime regime) const {
-  if (ref.rank == self) return 0;
-  return std::max(0.0, at(link(self, ref.rank).window_ns_per_byte, regime) -
-                           at(times_.copy_ns_per_byte, regime));
 }
 
 Picoseconds TaskCosts::copy(Rank self, const sched::Ref& dst, const sched::Ref& src,

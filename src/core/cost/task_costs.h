@@ -56,6 +56,9 @@ class TaskCosts final : public MemoryCosts {
     return ps_of_ns((l.recv_ns + static_cast<double>(bytes) * l.out_ns_per_byte) * share_) +
            operation_;
   }
+  // Of a message without bytes.
+  Picoseconds send_overhead(Link link) const { return of_link(link).send_overhead; }
+  Picoseconds recv_overhead(Link link) const { return of_link(link).recv_overhead; }
   // At the port of the host of `end`.
   Picoseconds wire(Link link, Rank end, uint64_t bytes) const {
     const bool of_host = !layout_.wire_of_host.empty() && is_network(link);
@@ -79,12 +82,20 @@ class TaskCosts final : public MemoryCosts {
     double out_ns_per_byte = 0;
     Picoseconds latency = 0;
     Picoseconds signal = 0;
+    Picoseconds send_overhead = 0;
+    Picoseconds recv_overhead = 0;
   };
 
   Regime regime_of_messages(Link link) const;
   const LinkCosts& of_link(Link link) const { return of_link_[static_cast<size_t>(link)]; }
   const LinkTimes& link(Rank a, Rank b) const { return times_.link(layout_.link(a, b)); }
-  double extra_of_peer(Rank self, const sched::Ref& ref, Regime regime) const;
+  // The extra time for reading or writing a byte of a peer's memory rather than the rank's own.
+  // `regime`: of the operation.
+  double extra_of_peer(Rank self, const sched::Ref& ref, Regime regime) const {
+    if (ref.rank == self) return 0;
+    return extra_of_peer_[static_cast<size_t>(layout_.link(self, ref.rank))]
+                         [static_cast<size_t>(regime)];
+  }
 
   const TaskTimes& times_;
   RankLayout layout_;
@@ -95,6 +106,7 @@ class TaskCosts final : public MemoryCosts {
   double switch_ns_;  // added to every transfer between ranks that share cores
   Picoseconds operation_;
   std::array<LinkCosts, kLinkCount> of_link_;
+  std::array<ByRegime, kLinkCount> extra_of_peer_;
 };
 
 }  // namespace weir::cost

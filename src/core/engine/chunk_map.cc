@@ -23,11 +23,12 @@ uint32_t blocks_of(Collective collective, Rank rank_count) {
   }
 }
 
-// Where `count` blocks start.
+// Where `count` blocks start. Displacements of empty blocks may be any.
 std::vector<size_t> offsets_of(const size_t* counts, const size_t* displacements, Rank count) {
   std::vector<size_t> offsets(count);
   size_t next = 0;
   for (Rank i = 0; i < count; ++i) {
+    if (counts[i] == 0) continue;
     offsets[i] = displacements != nullptr ? displacements[i] : next;
     next += counts[i];
   }

@@ -124,7 +124,8 @@ class Planner {
   // Every algorithm that may be a candidate.
   std::span<const algo::Algorithm* const> algorithms() const { return algorithms_; }
 
-  // The latest plan, without a search; nullptr when it is for another call.
+  // The latest plan, without a search; nullptr when it is for another call. It does not count as a
+  // use: between two searches only the plan that the first one found is used.
   const Plan* latest(const Call& call) const {
     const PlanKey key = key_of(call, false);
     return latest_ != nullptr && latest_key_ == key && call.block_counts == nullptr ? latest_

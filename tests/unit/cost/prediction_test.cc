@@ -6,8 +6,11 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
 
+#include "core/cost/chunk_bytes.h"
 #include "core/cost/router.h"
+#include "core/cost/run_ahead.h"
 #include "sim/sim_support.h"
 
 namespace weir::cost {
@@ -67,6 +70,79 @@ TEST(Prediction, ItsBoundIsNotAboveItAndALimitOnlyEndsItSooner) {
     }
   });
   EXPECT_GT(sooner, 500u);
+}
+
+// Of all slices at once, and of some first.
+TEST(CriticalPath, InPartsIsThatOfEachPart) {
+  const Table table = built_in_table();
+  uint32_t fewer = 0;
+  uint32_t count = 0;
+  for_each_request([&](const Request& r) {
+    for (const algo::Algorithm* a : candidates_for(algo::all_algorithms(), r.work.problem)) {
+      if (why_excluded(*a, r) != nullptr || a->uses_rings || a->uses_forest) continue;
+      const Workload work = work_of(*a, r);
+      const uint64_t in_flight = work.slicing.in_flight;
+      const uint64_t slices =
+          ChunkBytes(work.problem.collective, work.problem.rank_count, work.bytes,
+                     a->shape(work.problem).chunk_count, work.slicing.slice_bytes)
+              .slice_count();
+      if (slices < 3 * in_flight || work.problem.rank_count > 64) continue;
+      const TaskCosts costs(work, table);
+      const Fold fold(*a, work);
+      Part part;
+      part.slices_max = 2 * in_flight;
+      const PathTime some = critical_path(*a, work, costs, fold, part);
+      part.slices_max = 3 * in_flight;
+      const PathTime more = critical_path(*a, work, costs, fold, part);
+      PathInParts path(*a, work, costs, fold, part);
+      const PathTime first = path.first(2 * in_flight, Limit());
+      const PathTime all = path.all(Limit());
+      const std::string where = std::string(a->name) + ", " + text_of(r);
+      EXPECT_EQ(first.ns, some.ns) << where;
+      EXPECT_EQ(first.busy_ns, some.busy_ns) << where;
+      EXPECT_EQ(first.operations, some.operations) << where;
+      EXPECT_EQ(all.ns, more.ns) << where;
+      EXPECT_EQ(all.busy_ns, more.busy_ns) << where;
+      EXPECT_EQ(all.lane_ns, more.lane_ns) << where;
+      EXPECT_LE(all.operations, more.operations) << where;
+      fewer += all.operations < more.operations ? 1 : 0;
+      ++count;
+    }
+  });
+  EXPECT_GT(count, 50u);
+  EXPECT_GT(fewer, count / 2);
+}
+
+// Most slices are alike, and looked at once.
+TEST(RunAhead, OfManySlicesIsTheWorkInAllOfThem) {
+  const Table table = built_in_table();
+  for (const uint64_t bytes : {uint64_t{4096}, uint64_t{1'000'003}, uint64_t{30} << 20}) {
+    for (const Rank n : {2u, 7u, 32u}) {
+      for (const algo::Algorithm* a : algo::all_algorithms()) {
+        Workload work;
+        work.problem.collective = a->collective;
+        work.problem.rank_count = n;
+        work.problem.mapped = true;
+        work.bytes = bytes;
+        work.slicing = {64 * 1024, 4};
+        if (!a->supports(work.problem)) continue;
+        uint64_t looked_at = 0;
+        const auto ahead = run_ahead_ns(*a, work, table, &looked_at);
+        if (!ahead) continue;
+        const TaskCosts costs(work, table);
+        OpStream stream(*a, work.problem, bytes, work.slicing, costs, 1'000'000);
+        std::vector<Rank> ranks(n);
+        std::iota(ranks.begin(), ranks.end(), 0u);
+        const Loads loads = loads_of(&stream, ranks, work, costs);
+        EXPECT_EQ(*ahead, costs.call_ns() + static_cast<double>(loads.busiest()) / 1000)
+            << a->name << " of " << bytes << " bytes on " << n << " ranks";
+        EXPECT_LE(looked_at, stream.operations());
+        if (stream.slice_count() > 50) {
+          EXPECT_LT(looked_at, stream.operations() / 10);
+        }
+      }
+    }
+  }
 }
 
 // First a ring between hosts, in which cores idle; then they have most of their work to do.

@@ -244,6 +244,24 @@ TEST_F(Planning, CallsThatAlternateKeepTheirPlans) {
   }
 }
 
+// `latest` leaves no trace, and needs none: what it finds was also the last to be searched for.
+TEST_F(Planning, ThePlanThatIsUsedBetweenAllOthersIsKept) {
+  context_.rank_count = 4;
+  PlannerOptions options;
+  options.table = cost::built_in_table();
+  Planner planner(context_, options);
+  Call often;
+  often.count = 1;
+  Call once;
+  const Plan* const kept = planner.plan_for(often, false).take();
+  for (once.count = 2; once.count < 2000; ++once.count) {
+    ASSERT_TRUE(planner.plan_for(once, false).ok());
+    ASSERT_EQ(planner.latest(often), nullptr);
+    ASSERT_EQ(planner.plan_for(often, false).take(), kept) << "after " << once.count;
+    for (int i = 0; i < 4; ++i) ASSERT_EQ(planner.latest(often), kept);
+  }
+}
+
 // More calls than there is room for: each plan is made anew, its decision is the one there was.
 TEST_F(Planning, APlanThatIsMadeAnewHasTheSameDecision) {
   context_.rank_count = 4;
