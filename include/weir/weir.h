@@ -364,11 +364,11 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_arena_destroy(weir_arena_t arena);
 /*
  * Collectives accept memory of a CUDA device or of the host, one kind per call: the buffers that a
  * call uses, on every rank, lie either all on devices or all in memory that the host can read
- * (managed and pinned memory included). Collectives on device memory are forwarded whole to the
- * real NCCL; if anything needed for that is missing, they return WEIR_ERROR_UNSUPPORTED on every
- * rank, and the communicator stays as it was. The first such call makes an NCCL communicator of all
- * ranks; see docs/nccl_plugin.md. Messages (weir_send, weir_recv) use a transport that takes such
- * memory; without one they return WEIR_ERROR_UNSUPPORTED. Barriers run on the host.
+ * (managed and pinned memory included). Collectives on device memory go directly between the
+ * devices of one machine, else (and the v-variants) to the real NCCL; the first one sets that up on
+ * all ranks. If neither is possible, they return WEIR_ERROR_UNSUPPORTED on every rank, and the
+ * communicator stays as it was; see docs/device_memory.md. Messages (weir_send, weir_recv) use a
+ * transport that takes such memory, else return WEIR_ERROR_UNSUPPORTED. Barriers run on the host.
  *
  * Without a stream the buffers must be ready when an operation is called, and the operation is
  * complete when the device has finished it. With weir_comm_set_stream operations are ordered after

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -20,8 +21,11 @@ namespace weir::test {
 inline constexpr const char* kDouble = WEIR_TEST_DOUBLE;             // plays 2.31
 inline constexpr const char* kOlderDouble = WEIR_TEST_DOUBLE_OLDER;  // plays 2.27
 
+// All collectives are NCCL's, unless WEIR_TEST_DIRECT says otherwise: then only the v-variants are.
 inline Environment with_double(const char* library = kDouble, Environment more = {}) {
+  const char* const direct = std::getenv("WEIR_TEST_DIRECT");
   more.emplace_back("WEIR_NCCL_LIBRARY", library);
+  more.emplace_back("WEIR_DIRECT", direct != nullptr ? direct : "0");
   more.emplace_back("WEIR_HOSTCUDA_DEVICES", "8");
   more.emplace_back("WEIR_HOSTCUDA_MEMORY", "64M");
   return more;

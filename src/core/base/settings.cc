@@ -149,13 +149,13 @@ constexpr SettingInfo kTable[] = {
      "copied "
      "while others are on the way; the ranks agree on the least."},
     {"WEIR_SCRATCH_BYTES", Kind::kBytes, "12MiB", "64KiB..1GiB",
-     "Scratch on the device of each rank of a communicator of libnccl.so.2 whose operations go "
-     "from device to device: so many bytes for collectives, and at most as many for messages; the "
-     "ranks agree on the least."},
+     "Scratch on the device of each rank of a communicator whose operations go from device to "
+     "device: so many bytes for collectives, and at most as many for messages; the ranks agree on "
+     "the least."},
     {"WEIR_DIRECT", Kind::kChoice, "auto", "auto|0|1",
-     "Operations of libnccl.so.2 between devices of one machine do not pass through host memory: "
-     "unless ranks share a process and a device (with a real driver, see nccl_streams.md); none; "
-     "or all; every rank must allow it."},
+     "Operations between devices of one machine go directly between them, and not through host "
+     "memory (libnccl.so.2) or NCCL (weir.h): unless ranks share a process and a device (with a "
+     "real driver, see nccl_streams.md); none; or all; every rank must allow it."},
     {"WEIR_SLICE_BYTES", Kind::kBytes, "0", "0..1GiB",
      "Bytes of a pipeline step; 0: chosen by the size of the operation."},
     {"WEIR_SPIN_US", Kind::kInteger, "-1", "-1..1000000",

@@ -29,6 +29,7 @@
 #include "core/comm/start/measured_table.h"
 #include "core/comm/start/program_files.h"
 #include "core/comm/start/rank_groups.h"
+#include "core/comm/watched_communicator.h"
 #include "core/plugin/choice.h"
 #include "core/plugin/registry.h"
 
@@ -112,7 +113,8 @@ Communicator::Communicator()
       health_(state_, reports_, operations_, records_,
               [this](const Status& status, const std::vector<Rank>& blamed) {
                 if (Communicator* other = related()) other->health_.adopt(status, blamed);
-              }) {}
+              }),
+      watched_(std::make_shared<WatchedCommunicator>(this)) {}
 
 Result<std::unique_ptr<Communicator>> Communicator::create(const Secret& secret, Rank rank,
                                                            Rank rank_count,
@@ -460,6 +462,7 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   planner.package_of_rank = std::move(groups.package_of_rank);
   planner.ranks_per_cache = groups.ranks_per_cache;
   operations_.open(std::make_unique<engine::Planner>(context, std::move(planner)));
+  operations_.device_side().set_owner(watched_, network_.get());
   health_.open();
   if (settings.recorder && options.recorded && rank_count > 1) {
     records_.open(config.comm_id, all, earlier, start_times_, settings.recorder_dir);
@@ -542,6 +545,7 @@ Communicator::~Communicator() {
     health_.say_goodbye();
     operations_.device_side().close();
   }
+  watched_->detach();
   windows_.close_all(true);
   const DeviceContext::Scope scope(operations_.messages().device_context());
   if (state_.context.instance != nullptr) {

@@ -70,6 +70,7 @@ struct CommOptions {
 };
 
 class OneSided;
+class WatchedCommunicator;
 
 class Communicator {
  public:
@@ -161,8 +162,9 @@ class Communicator {
     if (Communicator* outer = outer_.load()) outer->note_error(status);
   }
   // This rank cannot go on, for a reason of the caller's: breaks the communicator, and tells the
-  // peers the reason. Without effect on one that has failed already.
-  void give_up(const Status& reason);
+  // peers the reason. Without effect on one that has failed already. `blamed`: ranks that were
+  // waited for in vain.
+  void give_up(const Status& reason, const std::vector<Rank>& blamed = {});
   void set_timeout(int64_t timeout_ms) { state_.timeout_ms.store(timeout_ms); }
   int64_t timeout_ms() const { return state_.timeout_ms.load(); }
 
@@ -205,6 +207,8 @@ class Communicator {
   void close_one_sided();
 
   // ---- Progress: progress.cc
+  // Without the lock, after a poll: callbacks, and operations that a stream is given now.
+  void act_on_poll();
   Status run_slowly(const engine::Call& call);
   // Continues a call that run_warm has begun and not finished. Called with the lock held; releases
   // it.
@@ -245,6 +249,7 @@ class Communicator {
   Operations operations_;
   Records records_;
   Health health_;
+  std::shared_ptr<WatchedCommunicator> watched_;
   std::unique_ptr<OneSided> one_sided_;        // set with the first window for them
   std::vector<Rank> awaited_;                  // of the latest check of a long wait
   std::atomic<bool> waits_elsewhere_{false};   // the related communicator shows a wait of this one

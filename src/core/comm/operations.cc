@@ -209,6 +209,7 @@ void Operations::collect_awaited(const Request& request, std::vector<Rank>* rank
       return;
     }
     case RequestKind::kDevice:
+      if (DeviceSide::waits_for_stream(request)) break;
       if (device_side_.has(request)) {
         for (Rank p = 0; p < state_.rank_count(); ++p) {
           if (p != state_.rank()) ranks->push_back(p);

@@ -60,10 +60,13 @@ class Operations final : public OperationStatus {
   void collect_awaited(const Request& request, std::vector<Rank>* ranks) const override;
   void collect_awaited_by_all(std::vector<Rank>* ranks) const override;
   const Request* first_collective() const override { return queue_.first(); }
-  bool is_with_device(const Request& request) const override { return device_side_.has(request); }
-  bool waits_for_stream(const Request& request) const override {
-    return messages_.waits_for_stream(request);
+  bool is_with_device(const Request& request) const override {
+    return device_side_.has(request) && !DeviceSide::waits_for_stream(request);
   }
+  bool waits_for_stream(const Request& request) const override {
+    return messages_.waits_for_stream(request) || DeviceSide::waits_for_stream(request);
+  }
+  bool is_watched(const Request& request) const override { return DeviceSide::is_watched(request); }
   uint64_t finished_sequence() const override { return queue_.finished_sequence(); }
   const engine::LaneRun::Header& own_header() const override { return queue_.lane_run().header(); }
   const engine::LaneRun::Header& other_header() const override {

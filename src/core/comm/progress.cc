@@ -120,7 +120,7 @@ Status Communicator::start(Request& request) {
     const std::lock_guard lock(state_.lock);
     status = start_locked(request);
   }
-  run_ready();
+  act_on_poll();
   return status;
 }
 
@@ -171,8 +171,18 @@ void Communicator::poll_owner() {
 
 bool Communicator::try_poll() {
   if (!state_.lock.try_lock()) return false;
-  const std::lock_guard lock(state_.lock, std::adopt_lock);
-  return poll_locked();
+  bool moved = false;
+  {
+    const std::lock_guard lock(state_.lock, std::adopt_lock);
+    moved = poll_locked();
+  }
+  operations_.device_side().enqueue_pending();
+  return moved;
+}
+
+void Communicator::act_on_poll() {
+  operations_.device_side().enqueue_pending();
+  run_ready();
 }
 
 void Communicator::attend() {
@@ -202,7 +212,7 @@ bool Communicator::test(Request& request) {
     }
   }
   if (request.done.load(std::memory_order_acquire)) end_wait_elsewhere();
-  run_ready();
+  act_on_poll();
   return request.done.load(std::memory_order_acquire);
 }
 
@@ -235,7 +245,7 @@ Status Communicator::wait(Request& request) {
         check(request);
       }
     }
-    run_ready();
+    act_on_poll();
     if (request.done.load(std::memory_order_acquire)) break;
     progress_others(this);
     if (sleep && !request.done.load(std::memory_order_acquire)) {
@@ -310,6 +320,7 @@ void Communicator::settle(Request& request) {
       if (!poll_locked()) health_.check(request);
       if (settled()) return;
     }
+    operations_.device_side().enqueue_pending();
     progress_others(this);
     nanosleep(&kNap, nullptr);
   }
@@ -358,9 +369,9 @@ Status Communicator::async_error() {
   return health_.reported_failure();
 }
 
-void Communicator::give_up(const Status& reason) {
-  if (Communicator* inner = inner_.load()) inner->give_up(reason);
-  health_.adopt(reason, {});
+void Communicator::give_up(const Status& reason, const std::vector<Rank>& blamed) {
+  if (Communicator* inner = inner_.load()) inner->give_up(reason, blamed);
+  health_.adopt(reason, blamed);
 }
 
 }  // namespace weir::comm

@@ -283,6 +283,7 @@ Outcome prepare_collectives(const Driver& driver, const Batch& batch,
     made.position = positions[part.streamed.size()];
     name_call(it, chain.last_call, &watched);
     made.watch = std::make_shared<comm::CollectiveWatch>(watched, comm::words_of(call));
+    if (batch.capture.active) made.call->repeats();
     if (batch.capture.active && driver.is_stand_in) {
       made.call->check_first([it] { (void)fails_check(it); });
     }
@@ -321,6 +322,7 @@ Outcome prepare_messages(const Driver& driver, const Batch& batch,
   if (!outcome.ok()) return outcome;
   name_call(operations[0], chain.last_message, &watched);
   made.watch = std::make_shared<comm::MessageWatch>(watched, messages);
+  if (batch.capture.active) made.call->repeats();
   if (driver.is_stand_in) {
     made.call->check_first([operations, memory] {
       if (std::none_of(operations.begin(), operations.end(), fails_check)) return;

@@ -47,7 +47,9 @@ class CommAsOwner final : public comm::StreamOwner {
     return true;
   }
   std::vector<Rank> lost_ranks() override { return comm_->weir()->comm->lost_ranks(); }
-  void give_up(const Status& why) override { comm_->give_up(outcome_of(why)); }
+  void give_up(const Status& why, const std::vector<Rank>&) override {
+    comm_->give_up(outcome_of(why));
+  }
   std::string queue_hint() override {
     const Neighbors* neighbors = comm_->devices().neighbors().get();
     const cuda::Driver* driver = cuda::known_driver();

@@ -251,6 +251,31 @@ TEST(NcclStreamProcesses, AStreamGoesOnWhenAPeerHasDiedAndTheCommunicatorNamesIt
             std::vector<int>(3, 0));
 }
 
+TEST(NcclStreamProcesses, ALaterLaunchOfAGraphOfOneCallGoesOnWhenAPeerHasDied) {
+  EXPECT_EQ(run_processes(2,
+                          [](int rank, ncclComm_t first) {
+                            use_device(0);
+                            ncclComm_t comm = nullptr;
+                            EXPECT_NCCL(ncclCommSplit(first, 0, rank, &comm, nullptr));
+                            const Stream stream;
+                            const Array data(MemoryKind::kDevice, kCount);
+                            const Graph graph(stream, [&] {
+                              EXPECT_NCCL(ncclAllReduce(data.data(), data.data(), kCount, ncclInt,
+                                                        ncclSum, comm, stream.nccl()));
+                            });
+                            graph.launch(stream);
+                            stream.synchronize();
+                            if (rank == 1) _exit(0);
+                            for (int i = 0; i < 2; ++i) {
+                              graph.launch(stream);
+                              stream.synchronize();
+                            }
+                            EXPECT_EQ(async_error(comm), ncclRemoteError);
+                            EXPECT_NCCL(ncclCommAbort(comm));
+                          }),
+            std::vector<int>(2, 0));
+}
+
 TEST(NcclStreamProcesses, AnAbortReleasesTheStreamsOfAllRanks) {
   EXPECT_EQ(run_processes(2,
                           [](int rank, ncclComm_t first) {

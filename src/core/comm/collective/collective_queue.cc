@@ -113,6 +113,16 @@ void CollectiveQueue::enqueue(Request& request) {
   }
 }
 
+void CollectiveQueue::remove(const Request& request) {
+  Request* before = nullptr;
+  for (Request* it = first_; it != nullptr; before = it, it = it->next) {
+    if (it != &request) continue;
+    (before == nullptr ? first_ : before->next) = it->next;
+    if (last_ == it) last_ = before;
+    return;
+  }
+}
+
 bool CollectiveQueue::meet(Request& request) {
   // The run refers to it until it is done.
   static const engine::Call barrier;

@@ -55,10 +55,9 @@ class CollectiveQueue {
   void take_over(Request& request, Warm warm);
 
   void enqueue(Request& request);
-  // Removes `request` if it is the first one and has not begun.
-  void remove_first(const Request& request) {
-    if (first_ == &request) first_ = request.next;
-  }
+  // Removes `request`, which has not begun or is paused, wherever it stands; without effect if it
+  // is not there.
+  void remove(const Request& request);
   // Begins and advances the collectives that can be; true when something moved.
   bool poll(OperationFailure* failure);
   void fail_all(const Status& status);

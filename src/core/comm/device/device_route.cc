@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 #include <mutex>
+#include <thread>
 
 namespace weir::comm {
 
@@ -78,6 +79,7 @@ void DeviceRoute::mark_collective(Request& request, int device) const {
     keep(call.block_displacements, &device_call.recv_displacements);
   }
   std::lock_guard lock(state_.lock);
+  request.device->caller = std::this_thread::get_id();
   request.device->on_stream = on_stream_;
   request.device->stream = stream_;
 }

@@ -105,32 +105,143 @@ std::string text_in(const char* text, size_t bytes) {
 
 }  // namespace
 
-void MeetingRecord::say(State the_state, const Status& why) {
-  state = the_state;
-  code = static_cast<uint32_t>(why.code());
-  std::snprintf(text, sizeof text, "%s", why.text().c_str());
-}
-
 // ---- The start ----------------------------------------------------------------------------------
 
+std::string DeviceSide::why_no_streams() const {
+  return stream_refusal_.empty()
+             ? ""
+             : fmt::format("; directly between the devices it is not possible: {}",
+                           stream_refusal_);
+}
+
 Status DeviceSide::start(Request& request) {
+  const int device = request.device->device;
+  if (!DeviceStreams::can_take(request) || !stream_refusal_.empty()) {
+    return start_with_transport(request);
+  }
+  if (stream_step_ == StreamStep::kNone) open_streams(device);
+  if (device != streams_.device()) return other_device(request, streams_.device());
+  streams_.start(request);
+  return Status();
+}
+
+Status DeviceSide::other_device(const Request& request, int device) const {
+  return invalid_argument(
+      fmt::format("{}: rank {} of '{}' uses device {}, on which its first collective on device "
+                  "memory was; create another communicator for another device",
+                  describe(request, state_), state_.rank(), state_.name, device));
+}
+
+// ---- From device to device ----------------------------------------------------------------------
+
+// If this rank cannot take part, the other ranks learn of it in the meeting.
+void DeviceSide::open_streams(int device) {
+  is_open_.store(true, std::memory_order_release);
+  stream_meeting_ = std::make_unique<Meeting>(state_, requests_, queue_);
+  MeetingRecord& mine = stream_meeting_->mine;
+  const Status status = streams_.open(device, network_);
+  mine.say(status.ok() ? MeetingRecord::kAble : MeetingRecord::kUnable, status);
+  if (status.ok()) {
+    static_assert(sizeof(StreamSetup::Entry) <= sizeof mine.introduction);
+    std::memcpy(mine.introduction, &streams_.entry(), sizeof(StreamSetup::Entry));
+    mine.introduction_bytes = sizeof(StreamSetup::Entry);
+  }
+  stream_step_ = StreamStep::kMeeting;
+  stream_meeting_->enqueue();
+}
+
+void DeviceSide::poll_streams_meeting() {
+  if (const Status failed = stream_meeting_->failure(); !failed.ok()) {
+    refuse_streams(failed.text());
+  } else if (stream_meeting_->has_exchanged()) {
+    stream_exchange_done();
+  }
+}
+
+void DeviceSide::stream_exchange_done() {
+  Meeting& meeting = *stream_meeting_;
+  const bool votes = stream_step_ == StreamStep::kVoting;
+  const uint32_t expected = votes ? MeetingRecord::kJoined : MeetingRecord::kAble;
+  for (Rank p = 0; p < state_.rank_count(); ++p) {
+    const MeetingRecord& it = meeting.all[p];
+    if (it.state == expected && it.introduction_bytes == sizeof(StreamSetup::Entry)) continue;
+    return refuse_streams(fmt::format("rank {}: {}", p, it.why()));
+  }
+  if (!votes) {
+    std::vector<StreamSetup::Entry> entries(state_.rank_count());
+    for (Rank p = 0; p < state_.rank_count(); ++p) {
+      std::memcpy(static_cast<void*>(&entries[p]), meeting.all[p].introduction, sizeof entries[p]);
+    }
+    const Status status = streams_.connect(entries);
+    meeting.mine.say(status.ok() ? MeetingRecord::kJoined : MeetingRecord::kFailed, status);
+    stream_step_ = StreamStep::kVoting;
+    return meeting.exchange();
+  }
+  stream_step_ = StreamStep::kDecided;
+  streams_.become_ready(owner_);
+  meeting.end();
+  stream_meeting_.reset();
+  if (state_.rank() == 0 && queue_.planner()->explains()) {
+    std::fprintf(stderr,
+                 "collectives on device memory of '%s': %u ranks, directly between the devices\n",
+                 state_.name.c_str(), state_.rank_count());
+  }
+}
+
+// All ranks do, at the same place in the queue: the transport's meeting is there, too, wherever it
+// may stand by now.
+void DeviceSide::refuse_streams(const std::string& reason) {
+  stream_step_ = StreamStep::kDecided;
+  stream_refusal_ = reason;
+  streams_.give_back();
+  if (state_.rank() == 0) {
+    const std::string line = fmt::format(
+        "collectives on device memory of '{}' do not go directly between the devices: {}",
+        state_.name, reason);
+    log_info(line);
+    if (queue_.planner()->explains()) std::fprintf(stderr, "%s\n", line.c_str());
+  }
+  const std::vector<Request*> pending = streams_.take_pending();
+  // One whose exchange could not be planned is over.
+  if (!stream_meeting_->failure().ok()) stream_meeting_.reset();
+  if (opened_ == nullptr) {
+    open(streams_.device(), std::move(stream_meeting_));
+  } else if (stream_meeting_ == nullptr) {
+    return start_all_with_transport(pending);
+  } else if (opened_->step == Step::kMeeting) {
+    opened_->meeting->end();
+    stream_meeting_->mine = opened_->meeting->mine;
+    opened_->meeting = std::move(stream_meeting_);
+    opened_->meeting->exchange();
+  } else {
+    stream_meeting_->end();
+    stream_meeting_.reset();
+  }
+  start_all_with_transport(pending);
+}
+
+void DeviceSide::start_all_with_transport(const std::vector<Request*>& pending) {
+  for (Request* request : pending) {
+    const Status status = start_with_transport(*request);
+    if (!status.ok()) requests_.complete(*request, status);
+  }
+}
+
+// ---- The start of the transport -----------------------------------------------------------------
+
+Status DeviceSide::start_with_transport(Request& request) {
   if (state_.deterministic && is_reduction(request.call)) {
     return Status(
         Code::kUnsupported,
         fmt::format(
             "{}: the communicator is deterministic, and NCCL guarantees no order of reduction; "
-            "copy the data to host memory, or use a communicator that is not deterministic",
-            describe(request, state_)));
+            "copy the data to host memory, or use a communicator that is not deterministic{}",
+            describe(request, state_), why_no_streams()));
   }
-  if (opened_ == nullptr) open(request.device->device);
+  if (opened_ == nullptr) open(request.device->device, nullptr);
   Opened& d = *opened_;
   if (d.step == Step::kRefused) return d.refusal;
-  if (request.device->device != d.device) {
-    return invalid_argument(
-        fmt::format("{}: rank {} of '{}' uses device {}, on which its first collective on device "
-                    "memory was; create another communicator for another device",
-                    describe(request, state_), state_.rank(), state_.name, d.device));
-  }
+  if (request.device->device != d.device) return other_device(request, d.device);
   request.started = true;
   request.next = nullptr;
   (d.first == nullptr ? d.first : d.last->next) = &request;
@@ -138,7 +249,7 @@ Status DeviceSide::start(Request& request) {
   return Status();
 }
 
-Status DeviceSide::find_transport(int device) {
+Status DeviceSide::find_transport(int device, MeetingRecord* mine) {
   Opened& d = *opened_;
   const Result<Settings>& settings = process_settings();
   if (state_.leaves_host && settings.ok() && settings.value().tls == "all") {
@@ -174,72 +285,62 @@ Status DeviceSide::find_transport(int device) {
     d.instance = nullptr;
     return Status(static_cast<Code>(result), state_.transport_error);
   }
-  size_t bytes = sizeof d.mine.introduction;
-  result = d.functions->introduce(d.instance, device, d.mine.introduction, &bytes);
+  size_t bytes = sizeof mine->introduction;
+  result = d.functions->introduce(d.instance, device, mine->introduction, &bytes);
   if (result != WEIR_OK) return Status(static_cast<Code>(result), state_.transport_error);
-  d.mine.introduction_bytes = static_cast<uint32_t>(bytes);
+  mine->introduction_bytes = static_cast<uint32_t>(bytes);
   return Status();
 }
 
 // If anything is missing on this rank, the other ranks learn of it in the meeting.
-void DeviceSide::open(int device) {
+void DeviceSide::open(int device, std::unique_ptr<Meeting> meeting) {
   opened_ = std::make_unique<Opened>();
   is_open_.store(true, std::memory_order_release);
   Opened& d = *opened_;
   d.device = device;
-  d.all.resize(state_.rank_count());
-  const Status status = find_transport(device);
-  d.mine.say(status.ok() ? MeetingRecord::kAble : MeetingRecord::kUnable, status);
-  d.meeting.timeout_ms = state_.timeout_ms.load();
-  d.meeting.call.collective = Collective::kAllGather;
-  d.meeting.call.type = DataType::kUint8;
-  d.meeting.call.count = sizeof(MeetingRecord);
-  d.meeting.call.input = &d.mine;
-  d.meeting.call.output = d.all.data();
-  d.meeting.repeats = true;
-  requests_.begin(d.meeting);
-  queue_.enqueue(d.meeting);
-  begin_exchange();
-}
-
-void DeviceSide::begin_exchange() {
-  opened_->meeting.paused = false;
-  opened_->exchanging = true;
+  const bool is_under_way = meeting != nullptr;
+  d.meeting =
+      is_under_way ? std::move(meeting) : std::make_unique<Meeting>(state_, requests_, queue_);
+  MeetingRecord mine;
+  const Status status = find_transport(device, &mine);
+  mine.say(status.ok() ? MeetingRecord::kAble : MeetingRecord::kUnable, status);
+  d.meeting->mine = mine;
+  if (is_under_way) {
+    d.meeting->exchange();
+  } else {
+    d.meeting->enqueue();
+  }
 }
 
 void DeviceSide::exchange_done() {
   Opened& d = *opened_;
-  d.exchanging = false;
-  d.exchanged_ns = now_ns();
   const bool first = d.step == Step::kMeeting;
   bool all_joined = true;
   for (Rank p = 0; p < state_.rank_count(); ++p) {
-    const MeetingRecord& it = d.all[p];
+    const MeetingRecord& it = d.meeting->all[p];
     const bool expected =
         first ? it.state == MeetingRecord::kAble
               : it.state == MeetingRecord::kJoining || it.state == MeetingRecord::kJoined;
     all_joined = all_joined && it.state == MeetingRecord::kJoined;
     if (expected && it.introduction_bytes <= sizeof it.introduction) continue;
-    refuse(Status(Code::kUnsupported,
-                  fmt::format("rank {}: {}", p, text_in(it.text, sizeof it.text))));
+    refuse(Status(Code::kUnsupported, fmt::format("rank {}: {}", p, it.why())));
     return;
   }
   if (first) {
     std::vector<const unsigned char*> texts;
     std::vector<size_t> bytes;
-    for (const MeetingRecord& it : d.all) {
+    for (const MeetingRecord& it : d.meeting->all) {
       texts.push_back(it.introduction);
       bytes.push_back(it.introduction_bytes);
     }
     d.step = Step::kStarting;
     d.joined = d.functions->join(d.instance, texts.data(), bytes.data());
-    d.exchanged_ns = 0;
+    d.tells_at_once = true;
     return;
   }
   if (!all_joined) return;
   d.step = Step::kReady;
-  queue_.remove_first(d.meeting);
-  requests_.complete(d.meeting, Status());
+  d.meeting->end();
   if (state_.rank() == 0 && queue_.planner()->explains()) {
     std::fprintf(stderr, "collectives on device memory of '%s': %u ranks, %s\n",
                  state_.name.c_str(), state_.rank_count(), way().c_str());
@@ -259,12 +360,11 @@ void DeviceSide::refuse(const Status& reason) {
   Opened& d = *opened_;
   d.step = Step::kRefused;
   d.refusal = Status(Code::kUnsupported,
-                     fmt::format("collectives on device memory of '{}' are not possible: {}. The "
+                     fmt::format("collectives on device memory of '{}' are not possible: {}{}. The "
                                  "communicator continues to work on host memory",
-                                 state_.name, reason.text()));
+                                 state_.name, reason.text(), why_no_streams()));
   if (d.instance != nullptr) (void)d.functions->abort(d.instance);
-  queue_.remove_first(d.meeting);
-  if (!d.meeting.done.load(std::memory_order_relaxed)) requests_.complete(d.meeting, Status());
+  d.meeting->end();
   // Logged once per communicator; its calls return the rest.
   if (state_.rank() == 0) {
     log_warn(d.refusal.text());
@@ -275,44 +375,49 @@ void DeviceSide::refuse(const Status& reason) {
 
 bool DeviceSide::poll_joining() {
   Opened& d = *opened_;
-  if (d.joined == WEIR_IN_PROGRESS) {
-    d.joined = d.functions->joined(d.instance);
-    if (d.joined == WEIR_IN_PROGRESS && now_ns() - d.exchanged_ns < kExchangeIntervalNs)
-      return false;
-  } else if (d.exchanged_ns != 0 && now_ns() - d.exchanged_ns < kExchangeIntervalNs) {
-    return false;
-  }
+  const bool was_under_way = d.joined == WEIR_IN_PROGRESS;
+  if (was_under_way) d.joined = d.functions->joined(d.instance);
+  const bool is_early = now_ns() - d.meeting->exchanged_ns() < kExchangeIntervalNs;
+  const bool has_ended = was_under_way && d.joined != WEIR_IN_PROGRESS;
+  if (is_early && !has_ended && !std::exchange(d.tells_at_once, false)) return false;
   if (d.joined == WEIR_OK || d.joined == WEIR_IN_PROGRESS) {
-    d.mine.say(d.joined == WEIR_OK ? MeetingRecord::kJoined : MeetingRecord::kJoining, Status());
+    d.meeting->mine.say(d.joined == WEIR_OK ? MeetingRecord::kJoined : MeetingRecord::kJoining,
+                        Status());
   } else {
-    d.mine.say(MeetingRecord::kFailed, Status(static_cast<Code>(d.joined), state_.transport_error));
+    d.meeting->mine.say(MeetingRecord::kFailed,
+                        Status(static_cast<Code>(d.joined), state_.transport_error));
   }
-  begin_exchange();
+  d.meeting->exchange();
   return true;
 }
 
 // ---- Operations ---------------------------------------------------------------------------------
 
 bool DeviceSide::poll(OperationFailure* failure) {
-  if (opened_ == nullptr) return false;
-  Opened& d = *opened_;
   if (state_.failure.is_set()) {
     fail_all(state_.failure.status());
-    return d.first == nullptr;
+    return is_empty();
   }
+  if (stream_meeting_ != nullptr) poll_streams_meeting();
+  const bool moved = streams_.poll();
+  return (opened_ != nullptr && poll_transport(failure)) || moved;
+}
+
+bool DeviceSide::poll_transport(OperationFailure* failure) {
+  Opened& d = *opened_;
   switch (d.step) {
     case Step::kMeeting:
     case Step::kStarting:
       // The exchange itself could not be planned.
-      if (d.meeting.done.load(std::memory_order_relaxed)) {
-        refuse(d.meeting.status);
+      if (const Status failed = d.meeting->failure(); !failed.ok()) {
+        refuse(failed);
         return true;
       }
-      if (d.meeting.paused && d.exchanging) {
+      if (d.meeting->has_exchanged()) {
         exchange_done();
         return true;
       }
-      return d.step == Step::kStarting && !d.exchanging && poll_joining();
+      return d.step == Step::kStarting && !d.meeting->is_exchanging() && poll_joining();
     case Step::kReady:
       return serve(failure);
     case Step::kRefused:
@@ -407,7 +512,7 @@ bool DeviceSide::serve(OperationFailure* failure) {
 }
 
 Request* DeviceSide::first_detached() const {
-  if (opened_ == nullptr) return nullptr;
+  if (Request* it = streams_.first_detached(); it != nullptr || opened_ == nullptr) return it;
   for (Request* it = opened_->first; it != nullptr; it = it->next) {
     if (it->device->detached) return it;
   }
@@ -417,6 +522,7 @@ Request* DeviceSide::first_detached() const {
 // ---- The end ------------------------------------------------------------------------------------
 
 void DeviceSide::fail_all(const Status& status) {
+  end_streams(status);
   if (opened_ == nullptr) return;
   Opened& d = *opened_;
   if (d.step != Step::kEnding) {
@@ -428,6 +534,13 @@ void DeviceSide::fail_all(const Status& status) {
     d.step = Step::kEnding;
   }
   end();
+}
+
+bool DeviceSide::end_streams(const Status& status) {
+  if (streams_.is_empty()) return true;
+  if (streams_ending_ns_ == 0) streams_ending_ns_ = now_ns();
+  const bool at_once = now_ns() - streams_ending_ns_ >= kEndPatienceNs;
+  return streams_.fail_all(status, at_once);
 }
 
 bool DeviceSide::end() {
@@ -446,6 +559,10 @@ bool DeviceSide::end() {
 }
 
 void DeviceSide::close() {
+  const Status status = state_.failure.is_set()
+                            ? state_.failure.status()
+                            : Status(Code::kAborted, "the communicator was destroyed");
+  while (!end_streams(status)) nanosleep(&kNap, nullptr);
   if (opened_ == nullptr) return;
   if (opened_->step == Step::kEnding) {
     while (!end()) nanosleep(&kNap, nullptr);

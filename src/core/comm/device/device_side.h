@@ -1,54 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeviceSide: the collectives of a communicator on memory of a device, from the first such call on:
-// a transport takes them whole (WEIR_CAP_COLLECTIVES), one after the other.
+// DeviceSide: the collectives of a communicator on memory of devices, from the first such call on.
+// They go from device to device where all ranks can (DeviceStreams); else, and where the call is of
+// another kind, a transport takes them whole (WEIR_CAP_COLLECTIVES), one after the other.
 //
 // Start. All ranks call the same first operation, so at its place in the queue of collectives each
-// enters a *meeting*: a request at the head of the queue that exchanges a record with all others,
-// by all-gather over the communicator's own transport, as often as it takes. First each rank tells
-// whether it can take part and what the others must know; then all begin to join and exchange their
-// progress, until all have joined or one has failed. All ranks decide from the same records.
+// enters a meeting. First the ranks make DeviceStreams ready, or find out which of them cannot take
+// part, and why. If one cannot, they go on to start the transport in the same meeting: each rank
+// tells whether it can take part and what the others must know; then all begin to join and exchange
+// their progress, until all have joined or one has failed. A call that only the transport performs
+// begins with that, in a meeting of its own.
 //
-// With the communicator's lock held, but for `is_open`.
+// With the communicator's lock held, but for `is_open` and `enqueue_pending`.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/base/status.h"
 #include "core/comm/collective/collective_queue.h"
+#include "core/comm/device/device_streams.h"
+#include "core/comm/device/meeting.h"
 #include "core/comm/requests/operation_status.h"
 #include "core/comm/requests/request.h"
 #include "core/comm/requests/requests.h"
 #include "core/comm/state/comm_state.h"
+#include "core/comm/stream/stream_owner.h"
+#include "core/control/network.h"
 #include "weir/plugin.h"
 
 namespace weir::comm {
 
-// The record that a rank sends in a meeting, as it lies in memory; not trusted.
-struct MeetingRecord {
-  static constexpr uint32_t kTextBytes = 496;
-  enum State : uint32_t { kUnable = 0, kAble = 1, kJoining = 2, kJoined = 3, kFailed = 4 };
-
-  uint32_t state = kUnable;
-  uint32_t code = 0;  // Code, where it is unable or has failed
-  uint32_t introduction_bytes = 0;
-  uint32_t reserved = 0;
-  unsigned char introduction[WEIR_TRANSPORT_ADDRESS_BYTES_MAX] = {};
-  char text[kTextBytes] = {};  // why
-
-  void say(State the_state, const Status& why);
-};
-static_assert(sizeof(MeetingRecord) == 1024);
-
 class DeviceSide {
  public:
   DeviceSide(CommState& state, Requests& requests, CollectiveQueue& queue)
-      : state_(state), requests_(requests), queue_(queue) {}
+      : state_(state), requests_(requests), queue_(queue), streams_(state, requests) {}
   DeviceSide(const DeviceSide&) = delete;
   DeviceSide& operator=(const DeviceSide&) = delete;
+
+  // Before any call. `owner`: the communicator, for threads that watch its calls; `network`:
+  // nullptr where this is the only rank.
+  void set_owner(std::shared_ptr<StreamOwner> owner, control::Network* network) {
+    owner_ = std::move(owner);
+    network_ = network;
+  }
 
   // Whether there was such a call. Any thread.
   bool is_open() const { return is_open_.load(std::memory_order_acquire); }
@@ -57,23 +55,43 @@ class DeviceSide {
   Status start(Request& request);
   // True when something moved.
   bool poll(OperationFailure* failure);
+  // Without the lock, in a thread that may call CUDA: puts operations on their streams. Costs a
+  // load where there are none.
+  void enqueue_pending() { streams_.enqueue_pending(); }
   // All operations fail once the transport releases their buffers.
   void fail_all(const Status& status);
 
-  bool is_empty() const { return opened_ == nullptr || opened_->first == nullptr; }
-  const Request* first() const { return is_empty() ? nullptr : opened_->first; }
+  bool is_empty() const { return first() == nullptr; }
+  const Request* first() const {
+    if (!streams_.is_empty()) return streams_.first();
+    return opened_ == nullptr ? nullptr : opened_->first;
+  }
   // An operation without a handle at the caller; nullptr: there is none.
   Request* first_detached() const;
-  // The transport has the operation, and does not tell which ranks it waits for.
+  // The transport, or the stream, has the operation, and does not tell which ranks it waits for.
   bool has(const Request& request) const {
-    return request.kind == RequestKind::kDevice && opened_ != nullptr &&
-           opened_->step == Step::kReady;
+    if (request.kind != RequestKind::kDevice) return false;
+    if (request.device->by_stream) return request.device->enqueued;
+    return opened_ != nullptr && opened_->step == Step::kReady;
+  }
+  // Its stream has not reached it.
+  static bool waits_for_stream(const Request& request) {
+    const StreamWatch* watch = watch_of(request);
+    return watch != nullptr && !watch->running() && !watch->ended();
+  }
+  // Its stream is in it, and a thread of its own watches its deadline.
+  static bool is_watched(const Request& request) {
+    const StreamWatch* watch = watch_of(request);
+    return watch != nullptr && watch->running();
   }
 
   // The last call: waits, for a bounded time, until the device releases the buffers.
   void close();
   // In a child made by fork: CUDA's objects do not work there, not even to be destroyed.
-  void leave_to_child() { (void)opened_.release(); }
+  void leave_to_child() {
+    (void)opened_.release();
+    streams_.leave_to_child();
+  }
 
  private:
   enum class Step : uint8_t {
@@ -92,12 +110,9 @@ class DeviceSide {
     const weir_collective_functions_t* functions = nullptr;
     weir_transport_t* instance = nullptr;
 
-    Request meeting;
-    bool exchanging = false;
-    uint64_t exchanged_ns = 0;  // when the latest exchange ended
+    std::unique_ptr<Meeting> meeting;
     weir_result_t joined = WEIR_IN_PROGRESS;
-    MeetingRecord mine;
-    std::vector<MeetingRecord> all;
+    bool tells_at_once = false;  // `join` has been called, and nothing was told since
 
     Status refusal;
     Status failure;
@@ -108,11 +123,37 @@ class DeviceSide {
     Request* last = nullptr;
   };
 
-  void open(int device);
-  Status find_transport(int device);
-  void begin_exchange();
+  static const StreamWatch* watch_of(const Request& request) {
+    const bool has_any = request.kind == RequestKind::kDevice && request.device->by_stream &&
+                         request.device->enqueued;
+    return has_any ? request.device->watch.get() : nullptr;
+  }
+
+  // ---- From device to device.
+  enum class StreamStep : uint8_t {
+    kNone,
+    kMeeting,  // exchanges what each rank has
+    kVoting,   // exchanges whether each reaches the others
+    kDecided,
+  };
+  void open_streams(int device);
+  void poll_streams_meeting();
+  void stream_exchange_done();
+  void refuse_streams(const std::string& reason);
+
+  bool end_streams(const Status& status);  // true when no operation is left
+  std::string why_no_streams() const;      // "; …", or ""
+  Status other_device(const Request& request, int device) const;
+
+  // ---- By the transport.
+  Status start_with_transport(Request& request);
+  void start_all_with_transport(const std::vector<Request*>& pending);
+  // Begins in this meeting, whose exchange has ended.
+  void open(int device, std::unique_ptr<Meeting> meeting);
+  Status find_transport(int device, MeetingRecord* mine);
   void exchange_done();
   void refuse(const Status& reason);
+  bool poll_transport(OperationFailure* failure);
   bool poll_joining();
   bool serve(OperationFailure* failure);
   void operation_failed(const Request& request, weir_result_t result,
@@ -125,6 +166,15 @@ class DeviceSide {
   CommState& state_;
   Requests& requests_;
   CollectiveQueue& queue_;
+  std::shared_ptr<StreamOwner> owner_;
+  control::Network* network_ = nullptr;
+
+  StreamStep stream_step_ = StreamStep::kNone;
+  DeviceStreams streams_;
+  std::unique_ptr<Meeting> stream_meeting_;  // until it is decided
+  std::string stream_refusal_;               // why not; "": undecided, or they do
+  uint64_t streams_ending_ns_ = 0;           // since when they end; 0: they do not
+
   std::unique_ptr<Opened> opened_;
   std::atomic<bool> is_open_{false};
 };

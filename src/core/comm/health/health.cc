@@ -61,7 +61,9 @@ void Health::check(Request& request) {
   }
   const uint64_t now = now_ns();
   const uint64_t timeout_ns = static_cast<uint64_t>(timeout_ms_of(request)) * 1'000'000u;
-  if (request.deadline_ns == 0) request.deadline_ns = now + timeout_ns;
+  if (request.deadline_ns == 0 || operations_.is_watched(request)) {
+    request.deadline_ns = now + timeout_ns;
+  }
   if (state_.recorder.on()) {
     if (request.kind != RequestKind::kDevice) record_wait(request, now);
     records_.look_at_ways(now);

@@ -37,8 +37,10 @@ class OperationStatus {
   virtual const Request* first_collective() const = 0;
   // A library such as NCCL runs it: the ranks that it waits for are unknown.
   virtual bool is_with_device(const Request& request) const = 0;
-  // A message that its stream has not reached.
+  // A message, or a collective on a device, that its stream has not reached.
   virtual bool waits_for_stream(const Request& request) const = 0;
+  // A thread of its own watches its deadline.
+  virtual bool is_watched(const Request&) const { return false; }
   // The latest collective that was finished.
   virtual uint64_t finished_sequence() const = 0;
   // Where no memory is shared: the header of this rank's latest collective, and one of a peer's

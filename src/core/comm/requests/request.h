@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "core/base/status.h"
@@ -29,6 +30,7 @@ enum class RequestKind : uint8_t {
 };
 
 class DeviceContext;
+class StreamWatch;
 
 // Removes a mark on a stream from the context that has made it.
 struct RemoveMark {
@@ -48,6 +50,11 @@ struct DeviceCall {
   std::vector<uint64_t> send_counts, send_displacements, recv_counts, recv_displacements;
   bool taken = false;  // by the transport
   bool enqueued = false;
+  // Directly between the devices (DeviceStreams), and not by a transport.
+  bool by_stream = false;
+  bool is_being_enqueued = false;      // by a thread without the communicator's lock
+  std::shared_ptr<StreamWatch> watch;  // once enqueued, outside of graphs
+  std::thread::id caller;
   bool detached = false;  // the caller has no handle: the communicator releases it
 };
 

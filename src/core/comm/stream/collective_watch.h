@@ -35,7 +35,7 @@ class CollectiveWatch : public StreamWatch {
   std::string late_text() const override;
   void record_wait(uint64_t since_ns) const override;
   // Those that have made no such call.
-  std::vector<Rank> late_ranks() const;
+  std::vector<Rank> late_ranks() const override;
 
   const CallWords words_;
   std::atomic<uint64_t> number_{0};  // StreamMemory::next_call; 0: not begun, or in a graph

@@ -173,6 +173,7 @@ Status MessageCall::enqueue_kernel() {
   }
   enqueue_check();
   calls_.write(started_, number_);
+  if (repeats_) calls_.write(ended_, 0);
   for (const Bounce& it : bounces_) {
     if (it.sends) copy(it);
   }

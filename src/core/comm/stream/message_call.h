@@ -64,6 +64,8 @@ class MessageCall {
   const std::shared_ptr<MessageStaging>& staging() const { return staging_; }
   // What a thread of the host does when the stream comes to the call.
   void check_first(std::function<void()> check) { staging_->check = std::move(check); }
+  // Of a captured call: each launch takes back that the one before has ended.
+  void repeats() { repeats_ = true; }
   // Before the kernel: the stream waits until the word is 1, and clears it.
   void wait_for(uint32_t* word) { gate_ = word; }
 
@@ -106,6 +108,7 @@ class MessageCall {
   kernels::MessageArguments arguments_;
   std::vector<Bounce> bounces_;
   std::shared_ptr<MessageStaging> staging_;
+  bool repeats_ = false;
   bool done_ = false;
 };
 

@@ -107,6 +107,14 @@ std::string MessageWatch::late_text() const {
   return text;
 }
 
+std::vector<Rank> MessageWatch::late_ranks() const {
+  std::vector<Rank> ranks = awaited(true);
+  for (const Rank rank : awaited(false)) ranks.push_back(rank);
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ranks;
+}
+
 void MessageWatch::record_wait(uint64_t since_ns) const {
   for (const Message& it : messages_) {
     if (it.record == 0 || !waits_in(it)) continue;

@@ -42,6 +42,7 @@ class MessageWatch : public StreamWatch {
   bool finds_fault() override;
   std::vector<Rank> needed_of(const std::vector<Rank>& gone) const override;
   std::string late_text() const override;
+  std::vector<Rank> late_ranks() const override;
   void record_wait(uint64_t since_ns) const override;
 
   std::vector<Message> messages_;  // in the order of the calls

@@ -147,6 +147,7 @@ Status StreamCall::enqueue_step() {
   if (next_ == 0) {
     enqueue_check();
     calls_.write(started_, number_);
+    if (repeats_) calls_.write(ended_, 0);
     // When the stream has come to the call.
     if (factor_memory_ != nullptr) {
       copy(memory_->factor_room(), false, factor_memory_,

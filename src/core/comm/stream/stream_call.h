@@ -58,6 +58,9 @@ class StreamCall {
 
   // Before the first step: what a thread of the host does when the stream comes to the call.
   void check_first(std::function<void()> check);
+  // Before the first step, of a captured call: each launch takes back that the one before has
+  // ended.
+  void repeats() { repeats_ = true; }
   // Before the first step: the stream waits until the word is 1, and clears it.
   void wait_for(uint32_t* word);
 
@@ -103,6 +106,7 @@ class StreamCall {
   bool sends_plain_ = false;             // the buffer is plain memory of the host
   bool receives_plain_ = false;
   std::shared_ptr<HostCopies> host_copies_;
+  bool repeats_ = false;
   bool writes_recv_ = false;  // kernels may store into the receive buffer
   size_t next_ = 0;
   std::vector<StreamOp> ops_;

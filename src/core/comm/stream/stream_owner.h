@@ -22,8 +22,8 @@ class StreamOwner {
   virtual bool hears_of_error() = 0;
   // Ranks that have died or left.
   virtual std::vector<Rank> lost_ranks() = 0;
-  // It fails, and its peers are told.
-  virtual void give_up(const Status& why) = 0;
+  // It fails, and its peers are told. `blamed`: the ranks that were waited for in vain.
+  virtual void give_up(const Status& why, const std::vector<Rank>& blamed) = 0;
   // For the end of a deadline's text: "; ranks 0 and 1 share a hardware queue", or "".
   virtual std::string queue_hint() = 0;
 };

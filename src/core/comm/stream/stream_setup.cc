@@ -128,9 +128,11 @@ const StreamSetup::Entry& StreamSetup::begin() {
     if (flags.ok()) {
       memory_->flags_ = flags.take();
       memory_->entered_ = true;
-      status = config_.network->offer(mine_.key, descriptor);
+      const bool is_alone = config_.network == nullptr;
+      if (!is_alone) status = config_.network->offer(mine_.key, descriptor);
+      offered_ = !is_alone && status.ok();
     }
-    ok = offered_ = status.ok();
+    ok = status.ok();
     if (!ok) reason_ = status.text();
   }
   if (ok) {

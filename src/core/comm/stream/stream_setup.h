@@ -30,7 +30,7 @@ class StreamSetup {
     int device = 0;               // of this rank
     bool in_one_process = false;  // all ranks are
     DirectChoice choice = DirectChoice::kNoCuda;
-    control::Network* network = nullptr;  // outlives this object
+    control::Network* network = nullptr;  // outlives this object; nullptr: there is one rank
   };
 
   // What each rank tells the others. Crosses the wire.

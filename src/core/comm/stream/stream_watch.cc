@@ -76,19 +76,23 @@ void StreamWatch::check_stuck(Clock::time_point now) {
     const std::vector<Rank> lost = needed_of(call_.owner->lost_ranks());
     if (!lost.empty()) {
       fail(Code::kPeerLost,
-           fmt::format("{} died or left before this rank had what it needs", describe_ranks(lost)));
+           fmt::format("{} died or left before this rank had what it needs", describe_ranks(lost)),
+           lost);
       return;
     }
   }
   if (call_.timeout_ms > 0 && waited >= milliseconds(call_.timeout_ms)) {
-    fail(Code::kTimeout, fmt::format("nothing has moved for {} ms, the deadline{}{}",
-                                     call_.timeout_ms, late_text(), call_.owner->queue_hint()));
+    fail(Code::kTimeout,
+         fmt::format("nothing has moved for {} ms, the deadline{}{}", call_.timeout_ms, late_text(),
+                     call_.owner->queue_hint()),
+         late_ranks());
   }
 }
 
-void StreamWatch::fail(Code code, const std::string& what) const {
+void StreamWatch::fail(Code code, const std::string& what, const std::vector<Rank>& blamed) const {
   call_.owner->give_up(Status(code, fmt::format("{}, rank {} of {}: {}", call_.function,
-                                                memory().rank(), memory().rank_count(), what)));
+                                                memory().rank(), memory().rank_count(), what)),
+                       blamed);
 }
 
 }  // namespace weir::comm

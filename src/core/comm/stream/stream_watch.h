@@ -80,12 +80,13 @@ class StreamWatch {
   virtual bool finds_fault() = 0;
   // Those of the ranks, which have gone, without which the call does not end.
   virtual std::vector<Rank> needed_of(const std::vector<Rank>& gone) const = 0;
-  // After "nothing has moved for ... ms, the deadline".
+  // After "nothing has moved for ... ms, the deadline", and the ranks that it names.
   virtual std::string late_text() const = 0;
+  virtual std::vector<Rank> late_ranks() const = 0;
   virtual void record_wait(uint64_t since_ns) const = 0;
 
   // With "ncclSend, rank 1 of 2: " before the text.
-  void fail(Code code, const std::string& what) const;
+  void fail(Code code, const std::string& what, const std::vector<Rank>& blamed = {}) const;
   StreamMemory& memory() const { return *call_.memory; }
   StreamRecord* record() const { return call_.record.get(); }  // nullptr: it is not recorded
 

@@ -91,7 +91,7 @@ std::vector<std::shared_ptr<StreamWatch>> StreamWatches::now() const {
 
 std::vector<std::shared_ptr<GraphWatches>> StreamWatches::take_released() {
   const auto first = std::stable_partition(graphs_.begin(), graphs_.end(), [](const auto& it) {
-    return !it->released_.load(std::memory_order_acquire);
+    return !it->released_->load(std::memory_order_acquire);
   });
   std::vector<std::shared_ptr<GraphWatches>> taken(std::make_move_iterator(first),
                                                    std::make_move_iterator(graphs_.end()));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // StreamWatches: the calls of a communicator that are work of streams alone and have not ended, and
 // the thread that looks at them (stream_watch.h). The thread exists while there are such calls, or
-// graphs with such calls. It makes no call to CUDA.
+// graphs with such calls. It makes no call to CUDA that waits.
 //
 // Thread-safe.
 #pragma once
@@ -25,11 +25,16 @@ namespace weir::comm {
 class GraphWatches {
  public:
   // From any thread, also one of CUDA's.
-  void release() { released_.store(true, std::memory_order_release); }
+  void release() { released_->store(true, std::memory_order_release); }
+  // True: released. For those that must not be the last to hold this object.
+  const std::shared_ptr<std::atomic<bool>>& released() const { return released_; }
+  // Stays as long as this object.
+  void keep(std::shared_ptr<void> what) { kept_ = std::move(what); }
 
  private:
   friend class StreamWatches;
-  std::atomic<bool> released_{false};
+  const std::shared_ptr<std::atomic<bool>> released_ = std::make_shared<std::atomic<bool>>(false);
+  std::shared_ptr<void> kept_;
   std::vector<std::shared_ptr<StreamWatch>> all_;
 };
 

@@ -228,7 +228,7 @@ TEST_F(CollectiveQueueTest, ARequestThatRepeatsStaysAtTheHeadUntilItIsTakenOut) 
     of_a.paused = of_b.paused = false;
   }
   of_a.paused = true;
-  a.queue.remove_first(of_a);
+  a.queue.remove(of_a);
   EXPECT_EQ(a.queue.first(), &next_a);
   a.queue.fail_all(Status(Code::kAborted, "the end"));
   EXPECT_TRUE(next_a.done.load());

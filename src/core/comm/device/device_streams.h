@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// DeviceStreams: the collectives of a communicator that go from device to device: each is work of
+// one stream of each rank alone (core/comm/stream), on the caller's stream or one of the library's
+// own. DeviceSide makes it ready, in a meeting of all ranks.
+//
+// Calls are put on their streams without the communicator's lock, since such a call to CUDA may
+// wait until the stream goes on; in the order in which they were started. The chain of calls: each
+// waits for the one before it, whatever its stream, since they share scratch and flags.
+//
+// With the communicator's lock held, but for `enqueue_pending`.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/comm/record/start_times.h"
+#include "core/comm/requests/request.h"
+#include "core/comm/requests/requests.h"
+#include "core/comm/state/comm_state.h"
+#include "core/comm/stream/capture.h"
+#include "core/comm/stream/stream_event.h"
+#include "core/comm/stream/stream_owner.h"
+#include "core/comm/stream/stream_setup.h"
+#include "core/comm/stream/stream_watches.h"
+
+namespace weir::comm {
+
+class DeviceStreams {
+ public:
+  DeviceStreams(CommState& state, Requests& requests) : state_(state), requests_(requests) {}
+  DeviceStreams(const DeviceStreams&) = delete;
+  DeviceStreams& operator=(const DeviceStreams&) = delete;
+
+  // Whether such a collective can go from device to device at all.
+  static bool can_take(const Request& request);
+
+  // ---- Getting ready: the steps of StreamSetup.
+  // The first one. kUnsupported: this rank cannot take part.
+  Status open(int device, control::Network* network);
+  const StreamSetup::Entry& entry() const { return *entry_; }
+  Status connect(const std::vector<StreamSetup::Entry>& all);
+  // All ranks can; or one of them cannot.
+  void become_ready(std::shared_ptr<StreamOwner> owner);
+  void give_back();
+  bool is_ready() const { return memory_ != nullptr; }
+  int device() const { return device_; }
+
+  // ---- Operations.
+  void start(Request& request);
+  // Those that are not on a stream yet, in order; takes them out.
+  std::vector<Request*> take_pending();
+  // Without the lock: puts those on their streams that can be. Does not wait for another thread
+  // that is doing so.
+  void enqueue_pending();
+  // Completes those that have ended. True when one has.
+  bool poll();
+  // All that are under way fail with `status`, once their streams have passed them or, if
+  // `at_once`, now, but for those that a thread is putting on a stream. True: none is left.
+  bool fail_all(const Status& status, bool at_once);
+
+  bool is_empty() const { return first_ == nullptr; }
+  const Request* first() const { return first_; }
+  Request* first_detached() const;
+  // In a child made by fork.
+  void leave_to_child();
+
+ private:
+  // The calls that follow each other: all that are in no graph, or those of one graph.
+  struct Chain {
+    Chain() = default;
+    ~Chain();
+    Chain(const Chain&) = delete;
+    Chain& operator=(const Chain&) = delete;
+
+    std::shared_ptr<Staging> words;
+    std::shared_ptr<Staging> pinned;
+    uint32_t number_latest = 0;
+    StreamEvent end;  // of the latest call
+    bool has_end = false;
+  };
+  // What StreamWatches keeps as long as the graph.
+  struct GraphChain {
+    uint64_t capture = 0;
+    std::weak_ptr<GraphWatches> watches;
+    std::weak_ptr<Chain> chain;
+  };
+
+  Request* next_pending() const;
+  // Without the lock, one thread at a time.
+  Status enqueue(Request& request);
+  Status find_chain(const char* function, const Capture& capture, std::shared_ptr<Chain>* chain,
+                    std::shared_ptr<GraphWatches>* graph);
+  Status enqueue_in(const Request& request, const char* function, cuda::Stream stream, Chain& chain,
+                    const std::shared_ptr<GraphWatches>& graph,
+                    std::shared_ptr<StreamWatch>* watch);
+  void take_out(Request* before, Request& request);
+
+  CommState& state_;
+  Requests& requests_;
+  int device_ = 0;  // of this rank
+  std::unique_ptr<StreamSetup> setup_;
+  const StreamSetup::Entry* entry_ = nullptr;
+  ClockReading opened_;
+
+  std::shared_ptr<StreamMemory> memory_;
+  std::shared_ptr<StreamOwner> owner_;
+  std::shared_ptr<StreamRecord> record_;
+  std::shared_ptr<StreamWatches> watches_;
+
+  std::atomic<bool> has_pending_{false};  // and it is ready
+  std::mutex enqueue_lock_;               // guards what follows
+  std::shared_ptr<Chain> chain_;
+  std::vector<GraphChain> graphs_;
+
+  // In the order of the calls, linked by Request::next.
+  Request* first_ = nullptr;
+  Request* last_ = nullptr;
+};
+
+}  // namespace weir::comm

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/comm/watched_communicator.h"
+
+#include "core/comm/communicator.h"
+
+namespace weir::comm {
+
+void WatchedCommunicator::detach() {
+  const std::lock_guard lock(lock_);
+  comm_ = nullptr;
+}
+
+bool WatchedCommunicator::is_broken() {
+  const std::lock_guard lock(lock_);
+  return comm_ == nullptr || !comm_->health().ok();
+}
+
+std::string WatchedCommunicator::last_error() {
+  const std::lock_guard lock(lock_);
+  return comm_ == nullptr ? "the communicator was destroyed" : comm_->health().text();
+}
+
+bool WatchedCommunicator::hears_of_error() {
+  const std::lock_guard lock(lock_);
+  if (comm_ == nullptr) return true;
+  const Status error = comm_->async_error();
+  if (error.ok()) return false;
+  comm_->give_up(error);
+  return true;
+}
+
+std::vector<Rank> WatchedCommunicator::lost_ranks() {
+  const std::lock_guard lock(lock_);
+  return comm_ == nullptr ? std::vector<Rank>() : comm_->lost_ranks();
+}
+
+void WatchedCommunicator::give_up(const Status& why, const std::vector<Rank>& blamed) {
+  const std::lock_guard lock(lock_);
+  if (comm_ != nullptr) comm_->give_up(why, blamed);
+}
+
+}  // namespace weir::comm

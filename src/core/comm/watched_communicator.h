@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// WatchedCommunicator: a communicator as those threads see it that watch its calls on streams,
+// which may outlive it: graphs can be launched after its end. Thread-safe.
+#pragma once
+
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/comm/stream/stream_owner.h"
+
+namespace weir::comm {
+
+class Communicator;
+
+class WatchedCommunicator final : public StreamOwner {
+ public:
+  explicit WatchedCommunicator(Communicator* comm) : comm_(comm) {}
+
+  // The communicator ends: from now on it counts as broken. Waits for a thread that is using it.
+  void detach();
+
+  bool is_broken() override;
+  std::string last_error() override;
+  bool hears_of_error() override;
+  std::vector<Rank> lost_ranks() override;
+  void give_up(const Status& why, const std::vector<Rank>& blamed) override;
+  std::string queue_hint() override { return ""; }
+
+ private:
+  std::mutex lock_;
+  Communicator* comm_;  // nullptr: it has ended
+};
+
+}  // namespace weir::comm

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// The same between processes that share a device; where it cannot be; and when a rank dies, stays
+// away, aborts or calls another collective.
+#include <chrono>
+#include <csignal>
+
+#include "devices/streams_cases.h"
+
+namespace weir::test {
+namespace {
+
+TEST(DeviceStreamsProcesses, EveryCollectiveHoldsTheHostsResult) {
+  for (const int n : {2, 3}) run_processes_on_device(n, every_collective);
+}
+
+TEST(DeviceStreamsProcesses, ACapturedGraphIsLaunchedAgainAndAgain) {
+  run_processes_on_device(2, replay);
+}
+
+// Ranks that are threads of one process, with WEIR_DIRECT=1.
+void threads_on_one_device(int n, const DeviceBody& body) {
+  const std::vector<int> statuses = run_processes_each(
+      1, [&](int, weir_comm_t) { run_threads_on_one_device(n, body); },
+      [](int) {
+        return Environment{{"WEIR_DIRECT", "1"}};
+      });
+  EXPECT_EQ(statuses, std::vector<int>{0});
+}
+
+TEST(DeviceStreamsProcesses, ThreadsThatShareADeviceAndTooFewQueuesAreToldSo) {
+  if (queue_count() >= 3) GTEST_SKIP() << "there are enough";
+  threads_on_one_device(3, [](weir_comm_t comm, int n, int rank) {
+    refused(comm, n, rank, {"CUDA_DEVICE_MAX_CONNECTIONS", "3 ranks"});
+  });
+}
+
+TEST(DeviceStreamsProcesses, ThreadsThatShareADeviceAndEnoughQueues) {
+  // Each rank has three streams.
+  if (queue_count() < 8) GTEST_SKIP() << "there are too few";
+  threads_on_one_device(2, every_collective);
+}
+
+TEST(DeviceStreamsProcesses, TurnedOffOnOneRankItIsNcclsAndBothReasonsAreTold) {
+  run_processes_on_device(
+      3,
+      [](weir_comm_t comm, int n, int rank) {
+        refused(comm, n, rank,
+                {"rank 1: WEIR_DIRECT=0", "rank 0: libcuda.so.1 lacks", "continues to work"});
+      },
+      [](int rank) {
+        return rank == 1 ? Environment{{"WEIR_DIRECT", "0"}} : Environment{};
+      });
+}
+
+TEST(DeviceStreamsProcesses, RanksOnSeveralHostsAreToldSo) {
+  run_processes_on_device(
+      2,
+      [](weir_comm_t comm, int n, int rank) {
+        refused(comm, n, rank, {"the ranks are on several hosts", "rank 0: libcuda.so.1 lacks"});
+      },
+      [](int rank) {
+        return Environment{{"WEIR_HOST_ID", rank == 0 ? "a" : "b"}};
+      });
+}
+
+TEST(DeviceStreamsProcesses, ADeathReleasesTheStreamsAndGraphsOfTheOthers) {
+  const SharedCounter here;
+  const std::vector<int> statuses =
+      run_processes_on_device_status(3, [&](weir_comm_t comm, int n, int rank) {
+        expect_sum(comm, n, rank);
+        const Stream stream;
+        const DeviceArray<int> data(std::vector<int>(40000, rank));
+        EXPECT_WEIR(comm, weir_comm_set_stream(comm, stream.get()));
+        const Graph graph(stream, [&] {
+          EXPECT_WEIR(comm, weir_all_reduce(comm, data.data(), data.data(), 40000, WEIR_INT32,
+                                            WEIR_SUM, nullptr));
+        });
+        graph.launch(stream);
+        stream.synchronize();
+        here.meet(3);
+        if (rank == 2) raise(SIGKILL);
+        if (rank == 0) {
+          graph.launch(stream);
+        } else {
+          const weir_result_t called =
+              weir_all_reduce(comm, data.data(), data.data(), 40000, WEIR_INT32, WEIR_SUM, nullptr);
+          EXPECT_TRUE(called == WEIR_OK || called == WEIR_ERROR_PEER_LOST) << weir_last_error(comm);
+        }
+        stream.synchronize();
+        weir_result_t error = WEIR_OK;
+        EXPECT_WEIR(comm, weir_comm_async_error(comm, &error));
+        EXPECT_NE(error, WEIR_OK);
+        const std::string text = weir_last_error(comm);
+        EXPECT_NE(text.find("rank 2"), std::string::npos) << text;
+        // Later launches pass, too.
+        graph.launch(stream);
+        stream.synchronize();
+        EXPECT_NE(weir_all_reduce(comm, data.data(), data.data(), 1, WEIR_INT32, WEIR_SUM, nullptr),
+                  WEIR_OK);
+      });
+  EXPECT_EQ(statuses, (std::vector<int>{0, 0, 128 + SIGKILL}));
+}
+
+void meets_the_deadline(weir_comm_t comm, int n, int rank, const SharedCounter& here) {
+  expect_sum(comm, n, rank);
+  here.meet(n);
+  const DeviceArray<int> data(std::vector<int>(1000, 1));
+  if (rank != 1) {
+    EXPECT_WEIR(comm, weir_comm_set_timeout(comm, 400));
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_EQ(weir_all_reduce(comm, data.data(), data.data(), 1000, WEIR_INT32, WEIR_SUM, nullptr),
+              WEIR_ERROR_TIMEOUT);
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+    const std::string text = weir_last_error(comm);
+    EXPECT_NE(text.find("rank 1 made no such call"), std::string::npos) << text;
+  }
+  here.meet(2 * n);
+}
+
+TEST(DeviceStreamsProcesses, ARankThatStaysAwayIsNamedAtTheDeadline) {
+  const SharedCounter here;
+  run_processes_on_device(
+      2, [&](weir_comm_t comm, int n, int rank) { meets_the_deadline(comm, n, rank, here); });
+}
+
+TEST(DeviceStreamsProcesses, AStreamThatNobodyWaitsForPassesAtTheDeadline) {
+  const SharedCounter here;
+  run_processes_on_device(2, [&](weir_comm_t comm, int n, int rank) {
+    expect_sum(comm, n, rank);
+    here.meet(2);
+    if (rank == 0) {
+      EXPECT_WEIR(comm, weir_comm_set_timeout(comm, 300));
+      const Stream stream;
+      const DeviceArray<int> data(std::vector<int>(1000, 1));
+      EXPECT_WEIR(comm, weir_comm_set_stream(comm, stream.get()));
+      EXPECT_WEIR(comm, weir_all_reduce(comm, data.data(), data.data(), 1000, WEIR_INT32, WEIR_SUM,
+                                        nullptr));
+      stream.synchronize();
+      weir_result_t error = WEIR_OK;
+      EXPECT_WEIR(comm, weir_comm_async_error(comm, &error));
+      EXPECT_EQ(error, WEIR_ERROR_TIMEOUT);
+    }
+    here.meet(4);
+  });
+}
+
+TEST(DeviceStreamsProcesses, DifferentCallsAreTold) {
+  run_processes_on_device(2, [](weir_comm_t comm, int n, int rank) {
+    expect_sum(comm, n, rank);
+    const DeviceArray<int> data(std::vector<int>(1000, 1));
+    const size_t count = rank == 0 ? 1000 : 999;
+    const weir_result_t result =
+        weir_all_reduce(comm, data.data(), data.data(), count, WEIR_INT32, WEIR_SUM, nullptr);
+    EXPECT_NE(result, WEIR_OK);
+    const std::string text = weir_last_error(comm);
+    EXPECT_NE(text.find("the ranks made different calls"), std::string::npos) << text;
+    EXPECT_NE(text.find("count 999"), std::string::npos) << text;
+  });
+}
+
+TEST(DeviceStreamsProcesses, AnAbortReleasesTheStreamsEverywhere) {
+  const SharedCounter here;
+  run_processes_on_device(2, [&](weir_comm_t comm, int n, int rank) {
+    expect_sum(comm, n, rank);
+    here.meet(2);
+    const DeviceArray<int> data(std::vector<int>(1000, 1));
+    if (rank == 0) {
+      weir_request_t request = nullptr;
+      EXPECT_WEIR(comm, weir_all_reduce(comm, data.data(), data.data(), 1000, WEIR_INT32, WEIR_SUM,
+                                        &request));
+      std::thread aborting([&] { EXPECT_WEIR(comm, weir_comm_abort(comm)); });
+      EXPECT_EQ(weir_wait(&request), WEIR_ERROR_ABORTED);
+      aborting.join();
+    } else {
+      const weir_result_t result =
+          weir_broadcast(comm, data.data(), data.data(), 1000, WEIR_INT32, 0, nullptr);
+      EXPECT_NE(result, WEIR_OK);
+    }
+    here.meet(4);
+  });
+}
+
+TEST(DeviceStreamsProcesses, DestroyGivesUpWhatIsUnderWay) {
+  const SharedCounter here;
+  run_processes_on_device(2, [&](weir_comm_t comm, int n, int rank) {
+    weir_comm_t other = nullptr;
+    ASSERT_WEIR(comm, weir_comm_split(comm, 0, rank, nullptr, &other));
+    expect_sum(other, n, rank);
+    here.meet(2);
+    const DeviceArray<int> data(std::vector<int>(10, 1));
+    weir_request_t request = nullptr;
+    if (rank == 0) {
+      ASSERT_WEIR(other, weir_all_reduce(other, data.data(), data.data(), 10, WEIR_INT32, WEIR_SUM,
+                                         &request));
+    }
+    EXPECT_WEIR(other, weir_comm_destroy(other));
+    here.meet(4);
+    expect_sum(comm, n, rank);
+  });
+}
+
+}  // namespace
+}  // namespace weir::test

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// Collectives of the C API that go directly between devices, without NCCL, on the strict libcuda of
+// tests/nccl: between threads, with and without a stream, and in graphs.
+#include "devices/streams_cases.h"
+
+namespace weir::test {
+namespace {
+
+TEST(DeviceStreams, EveryCollectiveHoldsTheHostsResultBetweenThreads) {
+  for (const int n : {1, 2, 3, 4}) run_threads_on_devices(n, every_collective);
+}
+
+TEST(DeviceStreams, EveryTypeAndReductionHoldsTheHostsResult) {
+  run_threads_on_devices(3, [](weir_comm_t comm, int n, int rank) {
+    const Stream stream;
+    float factor = 0.5F;
+    weir_redop_t half = WEIR_SUM;
+    ASSERT_WEIR(comm, weir_redop_create_premul_sum(comm, &factor, WEIR_FLOAT32, &half));
+    for (int type = WEIR_INT8; type <= WEIR_FLOAT8_E5M2; ++type) {
+      for (const weir_redop_t op : {WEIR_SUM, WEIR_PROD, WEIR_MAX, WEIR_MIN, WEIR_AVG}) {
+        for (const Case& it : kCases) {
+          if (!it.is_reduction) continue;
+          expect_as_on_host(it, comm, n, rank, 1003, static_cast<weir_datatype_t>(type), op, type,
+                            Way::kStream, stream);
+        }
+      }
+    }
+    expect_as_on_host(kCases[0], comm, n, rank, 50001, WEIR_FLOAT32, half, 0, Way::kBlocking,
+                      stream);
+    EXPECT_WEIR(comm, weir_redop_destroy(comm, half));
+  });
+}
+
+TEST(DeviceStreams, ADeterministicCommunicatorReducesOnDevices) {
+  weir_comm_config_t config = WEIR_COMM_CONFIG_INIT;
+  config.flags = WEIR_COMM_DETERMINISTIC;
+  run_threads_on_devices(
+      2,
+      [](weir_comm_t comm, int n, int rank) {
+        const Stream stream;
+        expect_as_on_host(kCases[0], comm, n, rank, 1000, WEIR_FLOAT32, WEIR_SUM, 0, Way::kBlocking,
+                          stream);
+      },
+      config);
+}
+
+TEST(DeviceStreams, InPlace) {
+  run_threads_on_devices(3, [](weir_comm_t comm, int n, int rank) {
+    constexpr size_t kCount = 20000;
+    const auto me = static_cast<size_t>(rank);
+    std::vector<int> host(static_cast<size_t>(n) * kCount);
+    for (size_t i = 0; i < host.size(); ++i) host[i] = static_cast<int>(i) * (rank + 1);
+    for (const Case* it : {&kCases[0], &kCases[3], &kCases[4], &kCases[5]}) {
+      const DeviceArray<int> data(host);
+      std::vector<int> expected = host;
+      const size_t send = it == &kCases[4] ? me * kCount : 0;
+      const size_t recv = it == &kCases[3] ? me * kCount : 0;
+      ASSERT_WEIR(comm, call(*it, comm, expected.data() + send, expected.data() + recv, kCount,
+                             WEIR_INT32, WEIR_SUM, 0, nullptr));
+      ASSERT_WEIR(comm, call(*it, comm, data.data() + send, data.data() + recv, kCount, WEIR_INT32,
+                             WEIR_SUM, 0, nullptr));
+      const std::vector<int> got = data.get();
+      const auto begin = static_cast<std::ptrdiff_t>(recv);
+      const size_t count = kCount * blocks(it->recv_blocks, n);
+      EXPECT_TRUE(std::equal(got.begin() + begin, got.begin() + begin + static_cast<long>(count),
+                             expected.begin() + begin))
+          << it->name;
+    }
+  });
+}
+
+TEST(DeviceStreams, ACallWaitsForItsStreamAndTheCallerDoesNot) {
+  run_threads_on_devices(2, [](weir_comm_t comm, int n, int rank) {
+    expect_sum(comm, n, rank);  // what the first call makes is there
+    const Stream stream;
+    const DeviceArray<int> source(std::vector<int>(5000, rank + 1));
+    const DeviceArray<int> data(std::vector<int>(5000, 0));
+    Gate gate(stream);
+    data.copy_of(source, stream);
+    EXPECT_WEIR(comm, weir_comm_set_stream(comm, stream.get()));
+    weir_request_t request = nullptr;
+    EXPECT_WEIR(comm, weir_all_reduce(comm, data.data(), data.data(), 5000, WEIR_INT32, WEIR_SUM,
+                                      &request));
+    int done = 1;
+    EXPECT_WEIR(comm, weir_test(&request, &done));
+    EXPECT_EQ(done, 0);
+    gate.open();
+    EXPECT_WEIR(comm, weir_wait(&request));
+    EXPECT_EQ(data.get(), std::vector<int>(5000, n * (n + 1) / 2));
+    EXPECT_WEIR(comm, weir_comm_set_stream(comm, WEIR_NO_STREAM));
+  });
+}
+
+TEST(DeviceStreams, CallsOnSeveralStreamsRunInTheirOrder) {
+  run_threads_on_devices(2, [](weir_comm_t comm, int n, int rank) {
+    const Stream streams[3];
+    std::vector<DeviceArray<int>> data;
+    std::vector<weir_request_t> requests(30);
+    for (int i = 0; i < 30; ++i) data.emplace_back(std::vector<int>(9000, rank + i));
+    // The first one is not waited for before the others are called.
+    for (size_t i = 0; i < 30; ++i) {
+      void* const stream = i % 4 == 3 ? WEIR_NO_STREAM : streams[i % 4].get();
+      EXPECT_WEIR(comm, weir_comm_set_stream(comm, stream));
+      EXPECT_WEIR(comm, weir_all_reduce(comm, data[i].data(), data[i].data(), 9000, WEIR_INT32,
+                                        WEIR_SUM, &requests[i]));
+    }
+    for (size_t i = 0; i < 30; ++i) {
+      EXPECT_WEIR(comm, weir_wait(&requests[i]));
+      EXPECT_EQ(data[i].get(), std::vector<int>(9000, n * static_cast<int>(i) + n * (n - 1) / 2));
+    }
+    EXPECT_WEIR(comm, weir_comm_set_stream(comm, WEIR_NO_STREAM));
+  });
+}
+
+TEST(DeviceStreams, ACapturedGraphIsLaunchedAgainAndAgain) { run_threads_on_devices(3, replay); }
+
+TEST(DeviceStreams, RanksThatShareADeviceNeedWeirDirect) {
+  run_threads_on_one_device(2, [](weir_comm_t comm, int n, int rank) {
+    refused(comm, n, rank, {"2 ranks", "WEIR_DIRECT=1"});
+  });
+}
+
+}  // namespace
+}  // namespace weir::test
