@@ -24,7 +24,7 @@ Status capture_of(const cuda::Driver& driver, const char* function, cuda::Stream
   int status = cuda::kCaptureNone;
   cuda::Result result = driver.cuStreamIsCapturing(stream, &status);
   if (result != cuda::kSuccess) {
-    const Status failed = cuda_failed(driver, function, "cuStreamIsCapturing", result);
+    Status failed = cuda_failed(driver, function, "cuStreamIsCapturing", result);
     if (result != cuda::kErrorInvalidHandle && result != cuda::kErrorContextIsDestroyed) {
       return failed;
     }
