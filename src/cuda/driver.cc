@@ -151,4 +151,11 @@ bool is_unknown(const Driver& driver, const void* pointer) {
   return !told || (type != kMemoryDevice && type != kMemoryHost && managed == 0);
 }
 
+bool is_on_host(const Driver& driver, const void* pointer) {
+  unsigned type = 0;
+  int managed = 0;
+  if (pointer == nullptr) return false;
+  return !kind_of(driver, pointer, &type, &managed) || (type != kMemoryDevice && managed == 0);
+}
+
 }  // namespace weir::cuda

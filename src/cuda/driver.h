@@ -108,5 +108,9 @@ bool only_on_device(const Driver& driver, const void* pointer);
 // Whether CUDA knows nothing of it: plain memory of the host, for whose copies a stream's call may
 // wait.
 bool is_unknown(const Driver& driver, const void* pointer);
+// Whether it is memory of the host, plain, pinned or registered, but not managed: a copy from such
+// memory to such memory makes the calling thread wait until the stream has come to it (CUDA's
+// driver API, "API synchronization behavior").
+bool is_on_host(const Driver& driver, const void* pointer);
 
 }  // namespace weir::cuda

@@ -291,8 +291,29 @@ STRICT_CUDA_API cuPointerGetAttributes(unsigned count, int* attributes, void** d
   return kSuccess;
 }
 
+namespace {
+
+// With the lock held.
+bool is_on_device(DevicePointer pointer) {
+  uintptr_t base = 0;
+  return find_device(world(), static_cast<uintptr_t>(pointer), &base) != nullptr;
+}
+
+// A copy from memory of the host to memory of the host is synchronous.
+void wait_within_host(DevicePointer to, DevicePointer from, Stream handle) {
+  World& it = world();
+  std::unique_lock lock(it.lock);
+  const StreamState* stream = find_stream(it, handle);
+  if (stream == nullptr || stream->capture != nullptr) return;
+  if (is_on_device(to) || is_on_device(from)) return;
+  const uint64_t point = stream->enqueued;
+  it.moved.wait(lock, [&] { return stream->done >= point; });
+}
+
+}  // namespace
+
 STRICT_CUDA_API cuMemcpyAsync(DevicePointer to, DevicePointer from, size_t bytes, Stream stream) {
-  return issue("cuMemcpyAsync", stream, [=]() -> Work {
+  const Result result = issue("cuMemcpyAsync", stream, [=]() -> Work {
     const auto begin = std::chrono::steady_clock::now();
     return [=] {
       const auto spent = std::chrono::steady_clock::now() - begin;
@@ -303,13 +324,11 @@ STRICT_CUDA_API cuMemcpyAsync(DevicePointer to, DevicePointer from, size_t bytes
         std::fprintf(stderr, "strict libcuda: a copy of %zu bytes leaves its allocation\n", bytes);
         std::abort();
       }
-      const auto on_device = [](DevicePointer pointer) {
-        uintptr_t base = 0;
-        return find_device(world(), static_cast<uintptr_t>(pointer), &base) != nullptr;
-      };
-      if (on_device(to) != on_device(from)) ++world().host_copies;
+      if (is_on_device(to) != is_on_device(from)) ++world().host_copies;
       std::memcpy(target, source, bytes);
       return true;
     };
   });
+  if (result == kSuccess) wait_within_host(to, from, stream);
+  return result;
 }

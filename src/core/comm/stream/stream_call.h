@@ -83,7 +83,13 @@ class StreamCall {
   void enqueue_check();
 
   char* at(const StreamPlace& place) const;
-  void copy(char* to, bool to_plain, const char* from, bool from_plain, uint64_t bytes);
+  // Where memory lies.
+  struct Side {
+    bool host = false;   // on the host, not managed
+    bool plain = false;  // and CUDA knows nothing of it
+  };
+  Side side_of(const void* memory) const;
+  void copy(char* to, Side to_side, const char* from, Side from_side, uint64_t bytes);
   void scale(char* data, uint64_t count);
   void reduce(const StreamOp& op);
   void launch(kernels::ReduceArguments* arguments);
@@ -103,8 +109,8 @@ class StreamCall {
   bool is_scaled_ = false;
   unsigned char factor_[8] = {};
   const char* factor_memory_ = nullptr;  // where it lies instead
-  bool sends_plain_ = false;             // the buffer is plain memory of the host
-  bool receives_plain_ = false;
+  Side send_side_;                       // of the buffers that are used
+  Side recv_side_;
   std::shared_ptr<HostCopies> host_copies_;
   bool repeats_ = false;
   bool writes_recv_ = false;  // kernels may store into the receive buffer
