@@ -10,6 +10,7 @@
 
 #include "api/handles.h"
 #include "core/base/per_process.h"
+#include "core/comm/stream/stream_memory.h"
 #include "cuda/driver.h"
 #include "nccl/api/translate.h"
 #include "nccl/base/read_word.h"
@@ -42,6 +43,7 @@ int Comm::device_for_child() const { return chose_device_ ? device_ : cuda::curr
 
 Comm::~Comm() {
   if (ncclComm_t real = release_real(); real != nullptr) (void)backend().real->CommAbort(real);
+  if (const auto& memory = devices_.stream_memory(); memory != nullptr && broken()) memory->spoil();
   weir_comm_t comm = weir();
   if (comm == nullptr) return;
   if (leave_one_sided_ != nullptr) leave_one_sided_(*this);

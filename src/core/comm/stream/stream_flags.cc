@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstring>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "core/base/per_process.h"
@@ -28,6 +29,11 @@ struct Mapped {
   std::vector<StreamFlagsKey> keys;  // of `all`
   std::vector<bool> made_here;
 };
+
+// Of pieces that this process has made and uses no more, and that a rank has not left, so many keep
+// their descriptors. A rank that has died never leaves.
+constexpr size_t kUnleftMax = 4;
+
 Mapped& mapped() {
   static constinit PerProcess<Mapped> it;
   return it.get();
@@ -74,6 +80,14 @@ Result<std::shared_ptr<StreamFlags>> StreamFlags::make(Rank rank_count, StreamFl
     *key = it.keys[i];
     *descriptor = known.descriptor_;
     return it.all[i];
+  }
+  size_t unleft = 0;
+  for (size_t i = it.all.size(); i-- > 0;) {
+    StreamFlags& known = *it.all[i];
+    if (!it.made_here[i] || it.all[i].use_count() > 1 || known.is_left()) continue;
+    if (++unleft <= kUnleftMax) continue;
+    (void)close(std::exchange(known.descriptor_, -1));
+    it.made_here[i] = false;
   }
   if (getrandom(key->data(), key->size(), 0) != static_cast<ssize_t>(key->size())) {
     return failed("getrandom");

@@ -9,7 +9,8 @@
 // Rank 0's process makes it and offers its descriptor under a random key (control::Network); the
 // others fetch it. A process keeps what it has mapped, since the driver has
 // it registered: to end that may wait for the device. A piece is used again by another communicator
-// of rank 0's process once all ranks have left it.
+// of rank 0's process once all ranks have left it; if a rank has died, only its descriptor is given
+// back.
 //
 //   offset        bytes             what
 //   0             64                users: ranks that have it and have not left; uses before
@@ -63,8 +64,8 @@ class StreamFlags {
   StreamFlags(const StreamFlags&) = delete;
   StreamFlags& operator=(const StreamFlags&) = delete;
 
-  // A rank uses it from `enter` to `leave`. One that may still use it never leaves: then it is not
-  // used again.
+  // A rank uses it from `enter` to `leave`, also if the communicator has failed. One that has died,
+  // or may still use it, never leaves: then it is not used again.
   void enter() { users().fetch_add(1); }
   void leave() { users().fetch_sub(1); }
   bool is_left() const { return users().load() == 0; }

@@ -79,13 +79,14 @@ bool StreamMemory::register_flags(std::string* reason) {
 
 StreamMemory::~StreamMemory() {
   const bool spoiled = spoiled_.load(std::memory_order_acquire);
-  if (entered_ && !spoiled) flags_->leave();
+  const bool lost = lost_.load(std::memory_order_acquire);
+  if (entered_ && !lost) flags_->leave();
   for (const Own& own : own_streams_) {
     const cuda::ContextScope scope(driver_, nullptr, own.context);
     const cuda::RelaxedCapture relaxed(driver_);
     (void)driver_.cuStreamDestroy_v2(own.stream);
   }
-  if (own_scratch_ == nullptr) return;
+  if (own_scratch_ == nullptr || lost) return;
   try {
     Kept& it = kept();
     std::lock_guard lock(it.lock);

@@ -73,8 +73,11 @@ class StreamMemory {
   // Numbers the collectives of this rank that are not captured, from 1 on.
   uint64_t next_call() { return ++call_count_; }
 
-  // A failure may have left flags of this communicator as no other one can use them.
+  // The communicator has failed: what its ranks still read of this rank's scratch does not matter.
   void spoil() { spoiled_.store(true, std::memory_order_release); }
+  // What this rank has on a stream may never end, or not be seen to end: neither its scratch nor
+  // the flags are used again.
+  void lose() { lost_.store(true, std::memory_order_release); }
   // Lets a stream of this rank pass what it waits for in a collective with this fingerprint.
   void release(uint32_t fingerprint) const;
   // Ends this rank's kernels that move messages, now and later.
@@ -113,6 +116,7 @@ class StreamMemory {
   cuda::DevicePointer flags_base_ = 0;
   std::atomic<uint64_t> call_count_{0};
   std::atomic<bool> spoiled_{false};
+  std::atomic<bool> lost_{false};
   std::mutex lock_;
   struct Own {
     cuda::Context context;

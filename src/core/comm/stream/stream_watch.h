@@ -68,7 +68,10 @@ class StreamWatch {
   // Looks whether something is wrong.
   void look();
   // Will never end: the program has reset the device.
-  void lose() { lost_.store(true, std::memory_order_release); }
+  void lose() {
+    memory().lose();
+    lost_.store(true, std::memory_order_release);
+  }
   bool lost() const { return lost_.load(std::memory_order_acquire); }
 
  protected:
