@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
+#include <iterator>
 #include <random>
 #include <string>
 #include <thread>
@@ -153,6 +156,38 @@ TEST(NcclStreamProcesses, BuffersMayLieInMemoryOfAnyKindAndDifferBetweenRanks) {
         it.check();
       }
     }
+  });
+}
+
+// A copy of CUDA's from memory of the host to memory of the host waits for its stream.
+TEST(NcclStreamProcesses, CallsReturnBeforeTheirStreamsWhateverMemoryOfTheHostTheyUse) {
+  run_on(2, [](const Rank& rank) {
+    const Stream stream;
+    constexpr MemoryKind kOnHost[] = {MemoryKind::kPinned, MemoryKind::kHost};
+    std::vector<Call> calls;
+    calls.reserve(64);
+    for (const Kind kind : kKinds) {
+      for (const MemoryKind in : kOnHost) {
+        for (const MemoryKind out : kOnHost) {
+          calls.emplace_back(rank, kind, size_t{900}, 0, static_cast<int>(calls.size()), in, out);
+        }
+      }
+    }
+    Gate gate(stream);
+    std::atomic<bool> called = false;
+    std::atomic<bool> late = false;
+    std::thread opener([&] {
+      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      while (!called && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+      late = !called;
+      gate.open();
+    });
+    for (const Call& it : calls) it.enqueue(stream);
+    called = true;
+    opener.join();
+    EXPECT_FALSE(late);
+    stream.synchronize();
+    for (const Call& it : calls) it.check();
   });
 }
 
@@ -336,6 +371,51 @@ TEST(NcclStreamProcesses, CommunicatorsComeAndGo) {
       EXPECT_NCCL(ncclCommDestroy(comm));
       stream.synchronize();
       EXPECT_EQ(data.get(), std::vector<int>(kCount, 2 * round + 1));
+    }
+  });
+}
+
+size_t open_descriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<size_t>(std::distance(begin(all), end(all)));
+}
+
+// Flags have a descriptor, and memory of the strict libcuda's device, too.
+TEST(NcclStreamProcesses, CommunicatorsThatAreAbortedUnderAStreamLeaveNothing) {
+  for (const bool as_message : {false, true}) {
+    run_on(2, [&](const Rank& rank) {
+      const Stream stream;
+      const Array data(MemoryKind::kDevice, kCount);
+      size_t before = 0;
+      for (int round = 0; round < 30; ++round) {
+        ncclComm_t comm = nullptr;
+        EXPECT_NCCL(ncclCommSplit(rank.comm(), 0, rank.rank(), &comm, nullptr));
+        // The call fails where the other rank has been faster after all.
+        if (rank.rank() == 1) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(30));
+        } else if (as_message) {
+          (void)ncclRecv(data.data(), kCount, ncclInt, 1, comm, stream.nccl());
+        } else {
+          (void)ncclAllReduce(data.data(), data.data(), kCount, ncclInt, ncclSum, comm,
+                              stream.nccl());
+        }
+        EXPECT_NCCL(ncclCommAbort(comm));
+        stream.synchronize();
+        if (round == 9) before = open_descriptors();
+      }
+      // A rank may have left a communicator only after the next one was made.
+      EXPECT_LE(open_descriptors(), before + 6);
+    });
+  }
+}
+
+TEST(NcclStreamProcesses, ARankThatAbortsAtOnceTakesTheCommunicatorFromNobody) {
+  run_on(3, [&](const Rank& rank) {
+    for (int round = 0; round < 20; ++round) {
+      ncclComm_t comm = nullptr;
+      EXPECT_NCCL(ncclCommSplit(rank.comm(), 0, rank.rank(), &comm, nullptr)) << "round " << round;
+      if (comm == nullptr) return;
+      EXPECT_NCCL(ncclCommAbort(comm));
     }
   });
 }
