@@ -107,18 +107,27 @@ TEST_F(Routing, ExplainShowsTheAverageOverAllRanksBesideThatOfRankZero) {
   EXPECT_NE(rest.find(" on average of "), std::string::npos) << rest;
 }
 
+// What is chosen follows from what was measured at the start, beside other work perhaps.
 TEST_F(Routing, ExplainPrintsTheDecisionForBlocksThatDifferInLength) {
   for (const auto& [transport, winner] : {std::pair{"shm", "direct"}, std::pair{"tcp", "linear"}}) {
-    const CommandResult run = run_tool(
-        "alltoallv_perf", {"--ranks", "3", "-b", "3000", "-e", "3000", "-n", "3", "-w", "1"},
-        {"WEIR_EXPLAIN=1", "WEIR_CACHE_DIR=" + folder_.string(),
-         std::string("WEIR_TRANSPORT=") + transport});
-    ASSERT_EQ(run.status, 0) << run.out << run.err;
-    const size_t at = run.err.find("all_to_all_v of up to ");
-    ASSERT_NE(at, std::string::npos) << run.err;
-    const std::string decision = run.err.substr(at, run.err.find("\n\n", at) - at);
-    EXPECT_NE(decision.find(std::string("  > ") + winner + " "), std::string::npos) << decision;
-    EXPECT_NE(run.err.find(", measured ", at), std::string::npos) << run.err;
+    std::string decision;
+    const std::string wanted = std::string("  > ") + winner + " ";
+    int measured = 0;
+    for (Attempts attempts; times(decision, wanted) == 0 && attempts.next();) {
+      const fs::path folder = folder_ / (transport + std::to_string(++measured));
+      fs::create_directories(folder);
+      fs::permissions(folder, fs::perms::owner_all);
+      const CommandResult run = run_tool(
+          "alltoallv_perf", {"--ranks", "3", "-b", "3000", "-e", "3000", "-n", "3", "-w", "1"},
+          {"WEIR_EXPLAIN=1", "WEIR_CACHE_DIR=" + folder.string(),
+           std::string("WEIR_TRANSPORT=") + transport});
+      ASSERT_EQ(run.status, 0) << run.out << run.err;
+      const size_t at = run.err.find("all_to_all_v of up to ");
+      ASSERT_NE(at, std::string::npos) << run.err;
+      decision = run.err.substr(at, run.err.find("\n\n", at) - at);
+      EXPECT_NE(run.err.find(", measured ", at), std::string::npos) << run.err;
+    }
+    EXPECT_NE(decision.find(wanted), std::string::npos) << decision;
   }
 }
 
