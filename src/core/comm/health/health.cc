@@ -239,6 +239,8 @@ bool Health::adopt_reported() {
     std::vector<Rank> blamed;
     const Status failure = reports_.failure_of(p, &blamed);
     if (failure.ok()) continue;
+    // What the rank sent before still counts, so poll once more.
+    if (++report_looks_ < 2) return true;
     told_ = told_ || is_many();
     fail(failure, blamed);
     return true;

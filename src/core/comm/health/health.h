@@ -130,6 +130,7 @@ class Health {
   std::vector<Rank> awaited_elsewhere_;  // see note_elsewhere
   bool told_ = false;                    // the peers of the board have been shown the failure
   uint64_t waited_ns_ = 0;               // since the reports were last looked over
+  uint32_t report_looks_ = 0;  // a peer's failure is taken over only after a poll after the news
   uint32_t lost_looks_ = 0;    // a peer is lost only if a poll after the news moved nothing
   uint64_t lost_wait_ns_ = 0;  // since then, while only others may need it
   uint64_t gone_wait_ns_ = 0;  // that nothing has moved, while a rank that is needed has left
