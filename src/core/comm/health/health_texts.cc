@@ -92,7 +92,6 @@ Status HealthTexts::mismatch(const Request& request) const {
       if (of != (sequence & 0xffffffffu)) what += fmt::format(" (its operation {})", of);
       calls[what].push_back(operations_.other_rank());
     }
-    if (calls.size() > 1 || now_ns() > until) break;
     if (!may_be_same) {
       std::map<std::string, std::vector<Rank>> before;
       if (const uint64_t earlier = earlier_difference(context, sequence, &before)) {
@@ -104,6 +103,7 @@ Status HealthTexts::mismatch(const Request& request) const {
                         engine::describe(request.call), kRule));
       }
     }
+    if (calls.size() > 1 || now_ns() > until) break;
     for (Rank p = 0; p < context.rank_count; ++p) {
       std::vector<Rank> blamed;
       if (p == context.rank) continue;
