@@ -50,8 +50,8 @@ void explain_choices(const Comm& comm, const std::vector<MemoryEntry>& all) {
   }
 }
 
-// A rank that has the communicator may abort it, or end, while another one waits for the last of what
-// they tell each other here. That one has the communicator, too: its first operation tells the
+// A rank that has the communicator may abort it, or end, while another one waits for the last of
+// what they tell each other here. That one has the communicator, too: its first operation tells the
 // rest.
 bool others_may_have_it(const Comm& comm, weir_result_t told) {
   return (told == WEIR_ERROR_ABORTED || told == WEIR_ERROR_PEER_LOST) && !comm.stopped_here();
