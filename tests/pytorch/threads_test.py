@@ -234,7 +234,12 @@ ENDINGS = {
         """
         import types
         module = types.ModuleType("kept"); sys.modules["kept"] = module
-        module.works = [dist.all_reduce(torch.ones(1000), async_op=True) for _ in range(50)]
+        module.works = []
+        try:
+            for _ in range(50):
+                module.works.append(dist.all_reduce(torch.ones(1000), async_op=True))
+        except dist.DistBackendError:
+            pass  # rank 0 has made other calls before, and that has been noticed already
         module.futures = [w.get_future().then(lambda f: f.value()) for w in module.works]
         module.me = module
         """,
