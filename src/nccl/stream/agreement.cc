@@ -50,13 +50,6 @@ void explain_choices(const Comm& comm, const std::vector<MemoryEntry>& all) {
   }
 }
 
-// A rank that has the communicator may abort it, or end, while another one waits for the last of
-// what they tell each other here. That one has the communicator, too: its first operation tells the
-// rest.
-bool others_may_have_it(const Comm& comm, weir_result_t told) {
-  return (told == WEIR_ERROR_ABORTED || told == WEIR_ERROR_PEER_LOST) && !comm.stopped_here();
-}
-
 // *made stays empty on all ranks where one of them cannot take part; on that rank *reason says why.
 // The same where only kernels are impossible (has_kernels).
 Outcome make_stream_memory(const char* function, const Comm& comm, comm::DirectChoice choice,
@@ -67,7 +60,6 @@ Outcome make_stream_memory(const char* function, const Comm& comm, comm::DirectC
   const comm::StreamSetup::Entry& mine = setup.begin();
   std::vector<comm::StreamSetup::Entry> all(static_cast<size_t>(comm.rank_count()));
   weir_result_t told = gather_for_setup(comm.weir(), &mine, all.data(), sizeof mine);
-  if (others_may_have_it(comm, told)) return {};
   if (told != WEIR_OK) return comm.outcome(function, told);
   const Result<bool> connected = setup.connect(all);
   if (!connected.ok()) return outcome_of(connected.status());
@@ -75,7 +67,6 @@ Outcome make_stream_memory(const char* function, const Comm& comm, comm::DirectC
   const uint32_t can = connected.value() ? 1 : 0;
   std::vector<uint32_t> votes(all.size());
   told = gather_for_setup(comm.weir(), &can, votes.data(), sizeof can);
-  if (others_may_have_it(comm, told)) return {};
   if (told != WEIR_OK) return comm.outcome(function, told);
   *made = setup.end(std::count(votes.begin(), votes.end(), 1u) ==
                     static_cast<std::ptrdiff_t>(votes.size()));
@@ -93,10 +84,6 @@ Outcome agree_on_devices(const char* function, Comm& comm) {
                          number_of_next(),     device,           this_process()};
   std::vector<MemoryEntry> all(static_cast<size_t>(comm.rank_count()));
   const weir_result_t told = gather_for_setup(comm.weir(), &mine, all.data(), sizeof mine);
-  if (others_may_have_it(comm, told)) {
-    comm.devices().agree({mine.chunk_bytes, false});
-    return {};
-  }
   if (told != WEIR_OK) return comm.outcome(function, told);
   uint64_t least = 0;
   bool direct = comm.rank_count() > 1;
