@@ -124,38 +124,17 @@ RelaxedCapture::~RelaxedCapture() {
   if (exchanged_) (void)driver_.cuThreadExchangeStreamCaptureMode(&mode_);
 }
 
-namespace {
-
-// False: CUDA does not tell.
-bool kind_of(const Driver& driver, const void* pointer, unsigned* type, int* managed) {
+MemoryPlace place_of(const Driver& driver, const void* pointer) {
+  if (pointer == nullptr) return MemoryPlace::kManaged;
+  unsigned type = 0;
+  int managed = 0;
   int attributes[] = {kAttributeMemoryType, kAttributeIsManaged};
-  void* data[] = {type, managed};
+  void* data[] = {&type, &managed};
   const auto address = static_cast<DevicePointer>(reinterpret_cast<uintptr_t>(pointer));
-  return pointer != nullptr &&
-         driver.cuPointerGetAttributes(2, attributes, data, address) == kSuccess;
-}
-
-}  // namespace
-
-bool only_on_device(const Driver& driver, const void* pointer) {
-  unsigned type = 0;
-  int managed = 0;
-  return kind_of(driver, pointer, &type, &managed) && type == kMemoryDevice && managed == 0;
-}
-
-bool is_unknown(const Driver& driver, const void* pointer) {
-  unsigned type = 0;
-  int managed = 0;
-  if (pointer == nullptr) return false;
-  const bool told = kind_of(driver, pointer, &type, &managed);
-  return !told || (type != kMemoryDevice && type != kMemoryHost && managed == 0);
-}
-
-bool is_on_host(const Driver& driver, const void* pointer) {
-  unsigned type = 0;
-  int managed = 0;
-  if (pointer == nullptr) return false;
-  return !kind_of(driver, pointer, &type, &managed) || (type != kMemoryDevice && managed == 0);
+  const bool told = driver.cuPointerGetAttributes(2, attributes, data, address) == kSuccess;
+  if (told && managed != 0) return MemoryPlace::kManaged;
+  if (told && type == kMemoryDevice) return MemoryPlace::kDevice;
+  return told && type == kMemoryHost ? MemoryPlace::kPinned : MemoryPlace::kPlain;
 }
 
 }  // namespace weir::cuda

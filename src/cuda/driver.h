@@ -103,14 +103,22 @@ class RelaxedCapture {
   bool exchanged_ = false;
 };
 
-// Whether only the device can access it; the host can access managed, pinned and plain host memory.
-bool only_on_device(const Driver& driver, const void* pointer);
-// Whether CUDA knows nothing of it: plain memory of the host, for whose copies a stream's call may
-// wait.
-bool is_unknown(const Driver& driver, const void* pointer);
-// Whether it is memory of the host, plain, pinned or registered, but not managed: a copy from such
-// memory to such memory makes the calling thread wait until the stream has come to it (CUDA's
-// driver API, "API synchronization behavior").
-bool is_on_host(const Driver& driver, const void* pointer);
+// What a copy on a stream has to know of memory (CUDA's driver API, "API synchronization
+// behavior").
+enum class MemoryPlace : uint8_t {
+  kDevice,   // only the device can access it
+  kManaged,  // the host and the device
+  kPinned,   // of the host, also if it was registered: a copy within the host makes the calling
+             // thread wait until the stream has come to it
+  kPlain,    // of the host, and CUDA knows nothing of it: so may any copy
+};
+// nullptr counts as managed.
+MemoryPlace place_of(const Driver& driver, const void* pointer);
+inline bool only_on_device(const Driver& driver, const void* pointer) {
+  return place_of(driver, pointer) == MemoryPlace::kDevice;
+}
+inline bool is_of_host(MemoryPlace place) {
+  return place == MemoryPlace::kPinned || place == MemoryPlace::kPlain;
+}
 
 }  // namespace weir::cuda

@@ -85,7 +85,7 @@ Status MessageCall::find_places(const std::vector<StreamMessage>& messages,
     const StreamMessage& it = messages[i];
     places->push_back(it.buffer);
     if (it.bytes == 0) continue;
-    const bool plain = cuda::is_unknown(calls_.driver(), it.buffer);
+    const bool plain = cuda::place_of(calls_.driver(), it.buffer) == cuda::MemoryPlace::kPlain;
     if (!plain && !is_of_another_device(calls_.driver(), it.buffer)) continue;
     bounces_.push_back({i, it.buffer, nullptr, it.bytes, it.sends, plain});
     bytes += aligned(it.bytes);

@@ -12,6 +12,8 @@ namespace weir::comm {
 
 namespace {
 
+constexpr cuda::MemoryPlace kScratch = cuda::MemoryPlace::kDevice;
+
 bool is_reduction(const engine::Call& call) {
   return call.collective == Collective::kAllReduce || call.collective == Collective::kReduce ||
          call.collective == Collective::kReduceScatter;
@@ -90,11 +92,13 @@ Status StreamCall::make(const char* function, const engine::Call& call, const vo
 }
 
 Status StreamCall::prepare_host_copies(std::shared_ptr<Staging>* pinned) {
-  if (program_.sends()) send_side_ = side_of(send_);
-  if (program_.receives()) recv_side_ = side_of(recv_);
-  const bool any_plain = send_side_.plain || recv_side_.plain ||
-                         (factor_memory_ != nullptr && side_of(factor_memory_).plain);
-  if (!any_plain && !(send_side_.host && recv_side_.host)) return {};
+  const cuda::Driver& driver = calls_.driver();
+  if (program_.sends()) send_place_ = cuda::place_of(driver, send_);
+  if (program_.receives()) recv_place_ = cuda::place_of(driver, recv_);
+  const bool any_plain = send_place_ == cuda::MemoryPlace::kPlain ||
+                         recv_place_ == cuda::MemoryPlace::kPlain ||
+                         cuda::place_of(driver, factor_memory_) == cuda::MemoryPlace::kPlain;
+  if (!any_plain && !(cuda::is_of_host(send_place_) && cuda::is_of_host(recv_place_))) return {};
   if (any_plain && *pinned == nullptr) {
     Status status =
         get_staging(calls_.driver(), calls_.function(), 1, memory_->slot_bytes(), pinned);
@@ -103,11 +107,6 @@ Status StreamCall::prepare_host_copies(std::shared_ptr<Staging>* pinned) {
   host_copies_ = std::make_shared<HostCopies>();
   host_copies_->pinned = *pinned;
   return {};
-}
-
-StreamCall::Side StreamCall::side_of(const void* memory) const {
-  return {.host = cuda::is_on_host(calls_.driver(), memory),
-          .plain = cuda::is_unknown(calls_.driver(), memory)};
 }
 
 Status StreamCall::prepare(const engine::Call& call, const void* factor) {
@@ -154,7 +153,8 @@ Status StreamCall::enqueue_step() {
     if (repeats_) calls_.write(ended_, 0);
     // When the stream has come to the call.
     if (factor_memory_ != nullptr) {
-      copy(memory_->factor_room(), {}, factor_memory_, side_of(factor_memory_), element_bytes_);
+      copy(memory_->factor_room(), kScratch, factor_memory_,
+           cuda::place_of(calls_.driver(), factor_memory_), element_bytes_);
     }
   }
   program_.step(next_, &ops_);
@@ -164,8 +164,8 @@ Status StreamCall::enqueue_step() {
     } else if (op.kind == StreamOp::Kind::kSet) {
       calls_.write(memory_->flag(op.flag), op.value);
     } else if (op.kind == StreamOp::Kind::kCopy) {
-      copy(at(op.to), op.to.memory == StreamBuffer::kRecv ? recv_side_ : Side(), at(op.from),
-           op.from.memory == StreamBuffer::kSend ? send_side_ : Side(), op.bytes);
+      copy(at(op.to), op.to.memory == StreamBuffer::kRecv ? recv_place_ : kScratch, at(op.from),
+           op.from.memory == StreamBuffer::kSend ? send_place_ : kScratch, op.bytes);
       if (op.contributes && is_scaled_) scale(at(op.to), op.count);
     } else {
       reduce(op);
@@ -188,19 +188,22 @@ char* StreamCall::at(const StreamPlace& place) const {
   }
 }
 
-void StreamCall::copy(char* to, Side to_side, const char* from, Side from_side, uint64_t bytes) {
+void StreamCall::copy(char* to, cuda::MemoryPlace to_place, const char* from,
+                      cuda::MemoryPlace from_place, uint64_t bytes) {
   if (bytes == 0 || to == from) return;
-  if (to_side.host && from_side.host) {
+  if (cuda::is_of_host(to_place) && cuda::is_of_host(from_place)) {
     copy_on_host(to, from, bytes);
     return;
   }
-  char* const pinned = to_side.plain || from_side.plain ? host_copies_->pinned->bytes : nullptr;
-  if (from_side.plain) {
+  const bool to_plain = to_place == cuda::MemoryPlace::kPlain;
+  const bool from_plain = from_place == cuda::MemoryPlace::kPlain;
+  char* const pinned = to_plain || from_plain ? host_copies_->pinned->bytes : nullptr;
+  if (from_plain) {
     copy_on_host(pinned, from, bytes);
     from = pinned;
   }
-  calls_.copy(to_side.plain ? pinned : to, from, bytes);
-  if (to_side.plain) copy_on_host(to, pinned, bytes);
+  calls_.copy(to_plain ? pinned : to, from, bytes);
+  if (to_plain) copy_on_host(to, pinned, bytes);
 }
 
 void StreamCall::copy_on_host(void* to, const void* from, uint64_t bytes) {
@@ -242,7 +245,7 @@ void StreamCall::reduce(const StreamOp& op) {
   arguments.destination_count = count;
   launch(&arguments);
   if (op.stores && !writes_recv_) {
-    copy(at(op.to), recv_side_, other, {}, op.count * element_bytes_);
+    copy(at(op.to), recv_place_, other, kScratch, op.count * element_bytes_);
   }
 }
 

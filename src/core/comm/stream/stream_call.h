@@ -83,13 +83,8 @@ class StreamCall {
   void enqueue_check();
 
   char* at(const StreamPlace& place) const;
-  // Where memory lies.
-  struct Side {
-    bool host = false;   // on the host, not managed
-    bool plain = false;  // and CUDA knows nothing of it
-  };
-  Side side_of(const void* memory) const;
-  void copy(char* to, Side to_side, const char* from, Side from_side, uint64_t bytes);
+  void copy(char* to, cuda::MemoryPlace to_place, const char* from, cuda::MemoryPlace from_place,
+            uint64_t bytes);
   void scale(char* data, uint64_t count);
   void reduce(const StreamOp& op);
   void launch(kernels::ReduceArguments* arguments);
@@ -109,8 +104,9 @@ class StreamCall {
   bool is_scaled_ = false;
   unsigned char factor_[8] = {};
   const char* factor_memory_ = nullptr;  // where it lies instead
-  Side send_side_;                       // of the buffers that are used
-  Side recv_side_;
+  // Of the buffers that are used.
+  cuda::MemoryPlace send_place_ = cuda::MemoryPlace::kDevice;
+  cuda::MemoryPlace recv_place_ = cuda::MemoryPlace::kDevice;
   std::shared_ptr<HostCopies> host_copies_;
   bool repeats_ = false;
   bool writes_recv_ = false;  // kernels may store into the receive buffer
