@@ -21,26 +21,30 @@ struct PairedInstructions {
     return code;
   }
   // sm_89
-  static WEIR_KERNEL uint16_t e4m3x2_satfinite(float high, float low) {
-    uint16_t code;
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(code) : "f"(high), "f"(low));
-    return code;
-  }
-  static WEIR_KERNEL uint16_t e5m2x2_satfinite(float high, float low) {
-    uint16_t code;
-    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(code) : "f"(high), "f"(low));
-    return code;
-  }
-  static WEIR_KERNEL uint32_t f16x2_of_e4m3x2(uint16_t pair) {
-    uint32_t code;
-    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(code) : "h"(pair));
-    return code;
-  }
-  static WEIR_KERNEL uint32_t f16x2_of_e5m2x2(uint16_t pair) {
-    uint32_t code;
-    asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(code) : "h"(pair));
-    return code;
-  }
+  struct E4M3 {
+    static WEIR_KERNEL uint16_t satfinite(float high, float low) {
+      uint16_t code;
+      asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(code) : "f"(high), "f"(low));
+      return code;
+    }
+    static WEIR_KERNEL uint32_t f16x2(uint16_t pair) {
+      uint32_t code;
+      asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(code) : "h"(pair));
+      return code;
+    }
+  };
+  struct E5M2 {
+    static WEIR_KERNEL uint16_t satfinite(float high, float low) {
+      uint16_t code;
+      asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(code) : "f"(high), "f"(low));
+      return code;
+    }
+    static WEIR_KERNEL uint32_t f16x2(uint16_t pair) {
+      uint32_t code;
+      asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(code) : "h"(pair));
+      return code;
+    }
+  };
   // The halves of a word, which become operands of the instructions above: shifts do not.
   static WEIR_KERNEL void split(uint32_t word, uint16_t* low, uint16_t* high) {
     asm("mov.b32 {%0, %1}, %2;" : "=h"(*low), "=h"(*high) : "r"(word));

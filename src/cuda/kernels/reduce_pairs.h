@@ -68,33 +68,19 @@ struct Bfloat16Words {
   }
 };
 
-template <class Instructions>
-struct Float8E4M3Words {
+// `Format`: those of the instructions that a format of 8 bits has of its own.
+template <class Instructions, class Format>
+struct Float8Words {
   static WEIR_KERNEL void widen(uint32_t word, float* wide) {
     uint16_t low;
     uint16_t high;
     Instructions::split(word, &low, &high);
-    widen_f16x2(Instructions::f16x2_of_e4m3x2(low), wide);
-    widen_f16x2(Instructions::f16x2_of_e4m3x2(high), wide + 2);
+    widen_f16x2(Format::f16x2(low), wide);
+    widen_f16x2(Format::f16x2(high), wide + 2);
   }
   static WEIR_KERNEL uint32_t narrow(const float* wide) {
-    return Instructions::join(Instructions::e4m3x2_satfinite(wide[1], wide[0]),
-                              Instructions::e4m3x2_satfinite(wide[3], wide[2]));
-  }
-};
-
-template <class Instructions>
-struct Float8E5M2Words {
-  static WEIR_KERNEL void widen(uint32_t word, float* wide) {
-    uint16_t low;
-    uint16_t high;
-    Instructions::split(word, &low, &high);
-    widen_f16x2(Instructions::f16x2_of_e5m2x2(low), wide);
-    widen_f16x2(Instructions::f16x2_of_e5m2x2(high), wide + 2);
-  }
-  static WEIR_KERNEL uint32_t narrow(const float* wide) {
-    return Instructions::join(Instructions::e5m2x2_satfinite(wide[1], wide[0]),
-                              Instructions::e5m2x2_satfinite(wide[3], wide[2]));
+    return Instructions::join(Format::satfinite(wide[1], wide[0]),
+                              Format::satfinite(wide[3], wide[2]));
   }
 };
 
@@ -103,8 +89,8 @@ using PairedFloat16 = Paired<Float16, Float16Words<Instructions>>;
 template <class Instructions>
 using PairedBfloat16 = Paired<Bfloat16, Bfloat16Words<Instructions>>;
 template <class Instructions>
-using PairedFloat8E4M3 = Paired<Float8E4M3, Float8E4M3Words<Instructions>>;
+using PairedFloat8E4M3 = Paired<Float8E4M3, Float8Words<Instructions, typename Instructions::E4M3>>;
 template <class Instructions>
-using PairedFloat8E5M2 = Paired<Float8E5M2, Float8E5M2Words<Instructions>>;
+using PairedFloat8E5M2 = Paired<Float8E5M2, Float8Words<Instructions, typename Instructions::E5M2>>;
 
 }  // namespace weir::kernels

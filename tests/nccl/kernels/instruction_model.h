@@ -73,14 +73,17 @@ inline uint32_t code_of(const SmallFormat& format, double value) {
 struct ModelInstructions {
   static uint32_t f16x2(float high, float low) { return pair(kModelFloat16, high, low); }
   static uint32_t bf16x2(float high, float low) { return pair(kModelBfloat16, high, low); }
-  static uint16_t e4m3x2_satfinite(float high, float low) {
-    return static_cast<uint16_t>(pair(kModelFloat8E4M3, high, low));
-  }
-  static uint16_t e5m2x2_satfinite(float high, float low) {
-    return static_cast<uint16_t>(pair(kModelFloat8E5M2, high, low));
-  }
-  static uint32_t f16x2_of_e4m3x2(uint16_t codes) { return to_f16(kModelFloat8E4M3, codes); }
-  static uint32_t f16x2_of_e5m2x2(uint16_t codes) { return to_f16(kModelFloat8E5M2, codes); }
+  template <const SmallFormat& kFormat>
+  struct Float8 {
+    static uint16_t satfinite(float high, float low) {
+      return static_cast<uint16_t>(pair(kFormat, high, low));
+    }
+    static uint32_t f16x2(uint16_t codes) {
+      return pair(kModelFloat16, value_of(kFormat, codes >> 8), value_of(kFormat, codes & 0xffu));
+    }
+  };
+  using E4M3 = Float8<kModelFloat8E4M3>;
+  using E5M2 = Float8<kModelFloat8E5M2>;
   static void split(uint32_t word, uint16_t* low, uint16_t* high) {
     *low = static_cast<uint16_t>(word);
     *high = static_cast<uint16_t>(word >> 16);
@@ -90,9 +93,6 @@ struct ModelInstructions {
  private:
   static uint32_t pair(const SmallFormat& format, double high, double low) {
     return code_of(format, high) << format.bits() | code_of(format, low);
-  }
-  static uint32_t to_f16(const SmallFormat& format, uint16_t codes) {
-    return pair(kModelFloat16, value_of(format, codes >> 8), value_of(format, codes & 0xffu));
   }
 };
 
