@@ -23,13 +23,8 @@ namespace {
 using sched::Mutant;
 using sched::MutationKind;
 
-#ifdef WEIR_MUTATE_ALL
-constexpr Rank kRankCounts[] = {2, 3, 4, 5, 6, 7, 8, 9, 12};
-constexpr int kInterleavings = 6;
-#else
-constexpr Rank kRankCounts[] = {2, 3, 4, 5};
+constexpr Rank kRankCounts[] = {WEIR_MUTATED_RANK_COUNTS};
 constexpr int kInterleavings = 3;
-#endif
 
 uint64_t test_seed() {
   static const uint64_t seed = [] {
