@@ -4,9 +4,8 @@
 // much as it can carry; folds travel the same trees backwards, and all_reduce does both (Zhao et
 // al. 2024, see graph/cut_bound.h). A broadcast and a reduce have trees of their root only.
 //
-// Every lane has some of the trees. The links of its trees have one order, by depth, on all ranks;
-// each rank does the sends and receives that are its own in that order (backwards for folds), so
-// that the first message that is not done is never held up by another of its lane.
+// Every lane has some of the trees, and each rank does the sends and receives that are its own in
+// the order of tree_links.h: those first that depend on the fewest others.
 //
 // In place: a rank reads chunk c of Input, for the last time, before it receives chunk c of Output
 // or in the operation that writes it.
@@ -67,7 +66,8 @@ class Part {
     children_.assign(trees, 0);
     fold_slot_.assign(trees, 0);
     for (uint32_t lane = 0; lane < forest_lane_count(problem); ++lane) {
-      for (const Own& own : links_->of(rank, lane)) children_[own.tree] += own.link->from == rank;
+      for (const Own& own : links_->spread(rank, lane))
+        children_[own.tree] += own.link->from == rank;
     }
     // In all_reduce any ranks may be roots, and their parts follow each other.
     uint32_t next = 0;
@@ -90,14 +90,13 @@ class Part {
     std::vector<bool> begun(forest_.trees.size());
     for (uint32_t lane = 0; lane < forest_lane_count(problem_); ++lane) {
       b.lane(static_cast<uint8_t>(lane));
-      const std::span<const Own> links = links_->of(rank_, lane);
-      std::for_each(links.rbegin(), links.rend(), [&](const Own& own) {
+      for (const Own& own : links_->fold(rank_, lane)) {
         const Tree& tree = forest_.trees[own.tree];
         if (own.link->to == rank_) {
           const Ref whole =
               children_[own.tree] == 0 ? b.input(chunk_of_[own.tree]) : sum(own.tree, b);
           b.send(own.link->from, whole, tree.count);
-          return;
+          continue;
         }
         const Ref received = b.scratch(lane * widest_);
         b.recv(own.link->to, received, tree.count);
@@ -105,7 +104,7 @@ class Part {
         const Ref mine = begun[own.tree] ? dst : b.input(chunk_of_[own.tree]);
         b.reduce(dst, std::array{mine, received}, tree.count);
         begun[own.tree] = true;
-      });
+      }
     }
   }
 
@@ -113,7 +112,7 @@ class Part {
   void spread(bool from_output, Builder& b) {
     for (uint32_t lane = 0; lane < forest_lane_count(problem_); ++lane) {
       b.lane(static_cast<uint8_t>(lane));
-      for (const Own& own : links_->of(rank_, lane)) {
+      for (const Own& own : links_->spread(rank_, lane)) {
         const Tree& tree = forest_.trees[own.tree];
         const uint32_t chunk = chunk_of_[own.tree];
         if (own.link->from == rank_) {
