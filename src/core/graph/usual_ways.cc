@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <vector>
 
 #include "core/graph/forest_load.h"
@@ -88,6 +89,44 @@ UsualWays best_usual_ways(const LinkGraph& graph, Routes* routes) {
     offer(rings, "host by host");
   }
   return best;
+}
+
+UsualWays best_usual_all_reduce(const LinkGraph& graph, Routes* routes) {
+  const Rank n = graph.rank_count();
+  Load ring(graph, routes);
+  for (Rank rank = 0; rank < n; ++rank) ring.send(rank, (rank + 1) % n, 2 * (n - 1));
+  const UsualWays along_ring{ring.ns_per_byte(), "ring"};
+  std::vector<std::vector<Rank>> hosts = even_hosts(graph);
+  if (hosts.empty() && graph.host_count() == 1) {
+    hosts.emplace_back(n);
+    std::iota(hosts[0].begin(), hosts[0].end(), 0u);
+  }
+  if (hosts.empty()) return along_ring;
+  Load all(graph, routes);
+  double steps_ns = 0;
+  // `times`: once where data is folded, once where it is spread.
+  const auto add = [&](auto&& to, double blocks, double times) {
+    Load step(graph, routes);
+    for (size_t host = 0; host < hosts.size(); ++host) {
+      for (size_t i = 0; i < hosts[host].size(); ++i) {
+        step.send(hosts[host][i], to(host, i), blocks);
+        all.send(hosts[host][i], to(host, i), times * blocks);
+      }
+    }
+    steps_ns += times * step.ns_per_byte();
+  };
+  const size_t each = hosts[0].size();
+  for (size_t distance = 1; distance < each; ++distance) {
+    add([&](size_t host, size_t i) { return hosts[host][(i + distance) % each]; },
+        static_cast<double>(hosts.size()), 2);
+  }
+  if (hosts.size() > 1) {
+    add([&](size_t host, size_t i) { return hosts[(host + 1) % hosts.size()][i]; }, 1,
+        2 * static_cast<double>(hosts.size() - 1));
+  }
+  const UsualWays by_host{(all.ns_per_byte() + steps_ns) / 2,
+                          hosts.size() == 1 ? "straight" : "host by host"};
+  return by_host.ns_per_byte < along_ring.ns_per_byte ? by_host : along_ring;
 }
 
 }  // namespace weir::graph

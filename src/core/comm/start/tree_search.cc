@@ -11,6 +11,7 @@
 #include "core/base/log.h"
 #include "core/base/per_process.h"
 #include "core/graph/cluster_forest.h"
+#include "core/graph/cut_bound.h"
 #include "core/graph/forest_load.h"
 #include "core/graph/forests.h"
 #include "core/graph/host_networks.h"
@@ -88,26 +89,44 @@ double ratio_of_networks(const LinkGraph& graph) {
   return least == 0 ? 1 : static_cast<double>(most) / static_cast<double>(least);
 }
 
-// How much longer the usual ways of an all_gather take than the trees, by the links alone; no
-// value: there are no trees.
+// How much longer a usual way takes than the trees, by the links.
 struct Comparison {
   double factor = 1;
   const char* usual = "";
+  const char* what = "an all_gather";
 };
+
+Comparison all_reduce_along_trees(graph::Forests* forests) {
+  const LinkGraph& graph = forests->graph();
+  const graph::UsualWays usual = graph::best_usual_all_reduce(graph, &forests->routes());
+  Comparison found{.factor = 1, .usual = usual.name, .what = "an all_reduce"};
+  // Trees need not be searched where none can be faster.
+  if (usual.ns_per_byte <= kTreesFaster * graph::all_reduce_ns_per_byte(graph)) return found;
+  const Forest* forest = forests->of(Collective::kAllReduce, 0);
+  if (forest == nullptr) return found;
+  const double trees = both_ns_per_byte(graph, load_of(graph, *forest, &forests->routes()));
+  if (trees > 0) found.factor = usual.ns_per_byte / trees;
+  return found;
+}
+
+// Of an all_gather or, if trees are not worth it for that, of an all_reduce. No value: there are no
+// trees.
 std::optional<Comparison> compare(graph::Forests* forests) {
   const Forest* forest = forests->of(Collective::kAllGather, 0);
   if (forest == nullptr) return std::nullopt;
   const LinkGraph& graph = forests->graph();
   const graph::UsualWays usual = graph::best_usual_ways(graph, &forests->routes());
   const double trees = spread_ns_per_byte(graph, load_of(graph, *forest, &forests->routes()));
-  return Comparison{.factor = trees > 0 ? usual.ns_per_byte / trees : 1, .usual = usual.name};
+  const Comparison found{.factor = trees > 0 ? usual.ns_per_byte / trees : 1, .usual = usual.name};
+  if (found.factor > kTreesFaster) return found;
+  const Comparison folded = all_reduce_along_trees(forests);
+  return folded.factor > kTreesFaster ? folded : found;
 }
 
 std::string text_of(const Comparison& found) {
   return fmt::format(
-      "by the links alone an all_gather along trees takes {:.2f} of the time of the "
-      "best usual way ({})",
-      1 / found.factor, found.usual);
+      "by the links alone {} along trees takes {:.2f} of the time of the best usual way ({})",
+      found.what, 1 / found.factor, found.usual);
 }
 
 TreeSearch not_offered(std::string reason) {

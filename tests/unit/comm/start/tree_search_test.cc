@@ -57,14 +57,15 @@ TEST(TreeSearch, IsOfferedByWhatAMachineHas) {
       // Twelve NVLinks of each GPU reach all others alike through NVSwitches.
       {"dgx2.hwloc.xml", 1, 0, false, "(ring)"},
       {"made-nvswitch-8-cards.nccl.xml", 1, 0, false, "(ring)"},
-      // Seven links, one to each other GPU: straight, and a ring would use one.
-      {"made-8-fully-linked.nccl.xml", 1, 0, false, "(straight)"},
+      // Seven links, one to each other GPU. An all_gather goes straight, but an all_reduce uses one
+      // link after the other where trees use all.
+      {"made-8-fully-linked.nccl.xml", 1, 0, true, "an all_reduce along trees takes 0.25"},
       // xGMI joins some GPUs, PCIe the others.
       {"rccl-8p-rome-n4.nccl.xml", 1, 0, true, "takes 0."},
       // Four GPUs whose NVLinks are in pairs that the file does not name: PCIe joins them.
       {"azure-ncv4-topo.nccl.xml", 1, 0, false, "(ring)"},
-      // A card near each GPU: the usual way, host by host, uses all of them.
-      {"made-nvswitch-8-cards.nccl.xml", 2, 0, false, "(host by host)"},
+      // A card near each GPU: the usual way, host by host, uses all of them in turns with NVLink.
+      {"made-nvswitch-8-cards.nccl.xml", 2, 0, true, "an all_reduce along trees takes 0."},
       {"made-nvswitch-1-card.nccl.xml", 2, 0, false, ""},
   };
   for (const Row& row : rows) {
