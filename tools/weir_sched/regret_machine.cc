@@ -134,6 +134,7 @@ cost::Request RegretHosts::request(Collective collective, uint64_t bytes) const 
   request.lane_count_max = work.problem.lanes_max;
   work.problem.forest = forests_->of(collective, work.problem.root);
   work.problem.rings = forests_->rings();
+  work.problem.tree_lanes_max = engine::tree_lanes(work.problem, bytes, work.slicing.slice_bytes);
   return request;
 }
 

@@ -79,6 +79,8 @@ struct Problem {
   const graph::Rings* rings = nullptr;
   // The lanes that a program may use, where more of them help.
   uint32_t lanes_max = 4;
+  // Of them, those that programs along `forest` use; 0: all.
+  uint32_t tree_lanes_max = 0;
 
   // Input and Output share memory in the way that weir.h allows for the collective. Every algorithm
   // is correct both ways; one that needs other operations for it, or does not support it, looks

@@ -200,8 +200,8 @@ void spreading_step(const Problem& problem, Rank rank, uint32_t /*step*/, Builde
 }  // namespace
 
 uint32_t forest_lane_count(const Problem& problem) {
-  return std::clamp(static_cast<uint32_t>(problem.forest->trees.size()), 1u,
-                    std::max(1u, problem.lanes_max));
+  const uint32_t most = problem.tree_lanes_max != 0 ? problem.tree_lanes_max : problem.lanes_max;
+  return std::clamp(static_cast<uint32_t>(problem.forest->trees.size()), 1u, std::max(1u, most));
 }
 
 const Algorithm kForestAllReduce = {

@@ -8,7 +8,7 @@ namespace weir::cost {
 namespace {
 
 // A member that is added must become part of the key, unless it follows from others (nodes,
-// tree_links).
+// tree_links) or is of trees, of which nothing is kept.
 static_assert(sizeof(algo::Problem) == 112);
 static_assert(sizeof(RankLayout) == 96);
 static_assert(sizeof(Slicing) == 16);

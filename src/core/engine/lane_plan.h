@@ -60,6 +60,9 @@ class LanePlan {
                                                 uint64_t slice_bytes, uint32_t transport_lanes,
                                                 bool rank_order, Arithmetic arithmetic);
 
+  uint32_t lane_count() const { return static_cast<uint32_t>(lanes_.size()); }  // of the program
+  uint32_t in_flight() const { return in_flight_; }  // slices, each over lanes of its own
+  uint64_t slice_bytes() const { return slice_bytes_; }
   uint64_t scratch_bytes() const { return scratch_slots_ * slice_bytes_ * in_flight_; }
 
  private:

@@ -425,7 +425,7 @@ void Planner::explain_totals(const cost::TimesByKey& all) const {
   }
 }
 
-algo::Problem Planner::problem_of(const Call& call, bool windows) const {
+algo::Problem Planner::problem_of(const Call& call, bool windows, uint64_t bytes) const {
   algo::Problem problem;
   problem.collective = call.collective;
   problem.rank_count = context_.rank_count;
@@ -447,6 +447,8 @@ algo::Problem Planner::problem_of(const Call& call, bool windows) const {
       problem.lanes_max =
           std::clamp(program_lanes(context_.transport->caps), 1u, sched::kLaneCountMax);
     }
+    problem.tree_lanes_max =
+        tree_lanes(problem, bytes, slice_bytes_of_messages(problem, slowest_wire_));
   }
   if (problem.rings == nullptr && !problem.mapped && ring_by_host_.rank_count > 0) {
     problem.rings = &ring_by_host_;
@@ -467,12 +469,12 @@ Planner::Choice Planner::instead(const Choice& chosen, const algo::Algorithm* al
   Choice choice;
   choice.algorithm = algorithm;
   choice.record = chosen.record;
-  compile(problem_of(call, windows), &choice);
+  compile(problem_of(call, windows, work_bytes(call, context_.rank_count)), &choice);
   return choice;
 }
 
 Result<Planner::Choice> Planner::choose(const Call& call, bool windows, uint64_t bytes) {
-  const algo::Problem problem = problem_of(call, windows);
+  const algo::Problem problem = problem_of(call, windows, bytes);
   Choice choice;
   auto decided = decide(call, problem, bytes, &choice.record);
   if (!decided.ok()) return decided.status();

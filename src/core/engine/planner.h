@@ -217,7 +217,7 @@ class Planner {
   UnevenChoice* uneven_choice_of(const PlanKey& key);
   // `bytes`: of the largest buffer of a rank.
   Result<Choice> choose(const Call& call, bool windows, uint64_t bytes);
-  algo::Problem problem_of(const Call& call, bool windows) const;
+  algo::Problem problem_of(const Call& call, bool windows, uint64_t bytes) const;
   void compile(const algo::Problem& problem, Choice* choice) const;
   // As chosen, but with another algorithm.
   Choice instead(const Choice& chosen, const algo::Algorithm* algorithm, const Call& call,

@@ -607,5 +607,34 @@ TEST_F(Planning, ExplainNamesWhatWasNotOfferedWithItsReason) {
   EXPECT_EQ(reason_of(uneven(Collective::kAllToAll), "bruck"), "takes blocks of equal length only");
 }
 
+// A chunk is a fourth of the vector here.
+TEST(TreeLanes, AreAsFewAsLeaveFourRoundsOfSlices) {
+  graph::Forest forest;
+  forest.rank_count = 4;
+  forest.trees_per_root = 4;
+  forest.trees.push_back(
+      {.root = 0, .first = 0, .count = 4, .links = {{0, 1, 1}, {1, 2, 2}, {2, 3, 3}}});
+  algo::Problem problem;
+  problem.collective = Collective::kAllReduce;
+  problem.rank_count = 4;
+  const auto lanes = [&](uint64_t slices, uint32_t of_transport) {
+    problem.lanes_max = of_transport;
+    return tree_lanes(problem, slices * 4 * 32768, 32768);
+  };
+  EXPECT_EQ(lanes(100, 4), 0u) << "without trees";
+  problem.forest = &forest;
+  EXPECT_EQ(lanes(1, 4), 4u);
+  EXPECT_EQ(lanes(7, 4), 4u);
+  EXPECT_EQ(lanes(8, 4), 2u) << "2 slices in flight, 4 rounds";
+  EXPECT_EQ(lanes(15, 4), 2u);
+  EXPECT_EQ(lanes(16, 4), 1u) << "4 slices in flight, 4 rounds";
+  EXPECT_EQ(lanes(27, 7), 3u);
+  EXPECT_EQ(lanes(28, 7), 1u);
+  EXPECT_EQ(lanes(28, 14), 3u) << "4 slices in flight; 14 would leave 2 rounds";
+  EXPECT_EQ(lanes(1'000'000, 14), 1u);
+  EXPECT_EQ(lanes(1'000'000, 1), 1u);
+  EXPECT_EQ(tree_lanes(problem, 1 << 20, 0), 1u) << "of one lane";
+}
+
 }  // namespace
 }  // namespace weir::engine

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a communicator would do with ranks on the GPUs of recorded machines, and how near that is to
+// what the links allow: the trees that are offered, the planner's choice with the lanes of real
+// transports, and that plan simulated over the links. docs/topology.md has the figures.
+#include <gtest/gtest.h>
+
+#include "core/comm/start/tree_search.h"
+#include "core/engine/planner.h"
+#include "core/graph/cut_bound.h"
+#include "core/graph/forests.h"
+#include "core/sim/network.h"
+#include "core/sim/simulator.h"
+#include "unit/graph/graph_support.h"
+
+namespace weir::comm {
+namespace {
+
+// What a transport leaves for programs.
+constexpr uint32_t kTcpLanes = 4, kUcxLanes = 7, kShmLanes = 14;
+
+constexpr uint64_t kMiB = 1 << 20;
+
+// Of a tuning file; empty: predictions decide.
+struct Rule {
+  std::string algorithm;
+  uint64_t slice_bytes = 0;
+};
+
+struct Chosen {
+  std::string algorithm;
+  uint32_t lanes = 0;  // of the program
+  uint32_t in_flight = 0;
+  double share = 0;  // of the bound, simulated
+};
+
+class Machine {
+ public:
+  Machine(const std::string& file, uint32_t hosts)
+      : links_(graph::graph_of_gpus(file, hosts).value()), found_(search_trees(links_, "")) {
+    for (Rank rank = 0; rank < links_.rank_count(); ++rank) nodes_.push_back(links_.host_of(rank));
+    if (hosts == 1) nodes_.clear();
+  }
+
+  // An all_reduce of 256 MiB.
+  Chosen choose(uint32_t lanes, const Rule& rule) {
+    constexpr uint64_t kBytes = 256 * kMiB;
+    weir_transport_functions_t functions{};
+    functions.name = "none";
+    functions.caps.lane_count = lanes + 2;
+    engine::Context context;
+    context.rank_count = links_.rank_count();
+    context.transport = &functions;
+    engine::PlannerOptions options;
+    options.table = cost::built_in_table();
+    options.node_of_rank = nodes_;
+    if (found_.offered) {
+      options.forests = std::make_shared<graph::Forests>(links_, found_.searches);
+    }
+    graph::Forests* const forests = options.forests.get();
+    if (!rule.algorithm.empty()) {
+      const std::string text = "[[rule]]\ncollective = \"all_reduce\"\nalgorithm = \"" +
+                               rule.algorithm +
+                               "\"\nslice_bytes = " + std::to_string(rule.slice_bytes) + "\n";
+      options.rules = cost::parse_rules(text, "rules").value();
+    }
+    engine::Planner planner(context, std::move(options));
+    engine::Call call;
+    call.collective = Collective::kAllReduce;
+    call.type = DataType::kFloat32;
+    call.count = kBytes / 4;
+    const auto plan = planner.plan_for(call, false);
+    EXPECT_TRUE(plan.ok()) << plan.status().text();
+    if (!plan.ok()) return {};
+    const engine::LanePlan& bound = *plan.value()->lanes;
+    Chosen chosen{plan.value()->algorithm->name, bound.lane_count(), bound.in_flight(), 0};
+    algo::Problem problem;
+    problem.collective = Collective::kAllReduce;
+    problem.rank_count = links_.rank_count();
+    problem.node_of_rank = nodes_;
+    if (forests != nullptr) {
+      problem.forest = forests->of(Collective::kAllReduce, 0);
+      problem.rings = forests->rings();
+    }
+    problem.lanes_max = chosen.lanes;
+    sim::Options simulated;
+    simulated.network = sim::accelerator_network();
+    simulated.links = &links_;
+    simulated.slicing = {.slice_bytes = bound.slice_bytes(), .in_flight = bound.in_flight()};
+    const auto report = simulate(*plan.value()->algorithm, problem, kBytes, simulated);
+    EXPECT_TRUE(report.ok() && report.value().complete);
+    if (report.ok()) {
+      chosen.share = graph::least_ns(links_, Collective::kAllReduce, 0, kBytes) * 1000 /
+                     static_cast<double>(report.value().total_ps);
+    }
+    return chosen;
+  }
+
+ private:
+  graph::LinkGraph links_;
+  TreeSearch found_;
+  std::vector<uint32_t> nodes_;
+};
+
+// The lanes of the transport become slices in flight, over one lane each.
+TEST(ChosenPlan, AlongTreesIsNearTheBoundWithFewLanesAndLongSlices) {
+  Machine hosts("made-nvswitch-8-cards.nccl.xml", 2);
+  Machine linked("made-8-fully-linked.nccl.xml", 1);
+  for (const uint32_t lanes : {kTcpLanes, kUcxLanes, kShmLanes}) {
+    for (Machine* machine : {&hosts, &linked}) {
+      const Chosen chosen = machine->choose(lanes, {.algorithm = "forest", .slice_bytes = kMiB});
+      EXPECT_EQ(chosen.algorithm, "forest") << "offered there";
+      EXPECT_EQ(chosen.lanes, 1u);
+      EXPECT_EQ(chosen.in_flight, lanes);
+      EXPECT_GE(chosen.share, machine == &linked   ? 0.95
+                              : lanes <= kUcxLanes ? 0.88
+                                                   : 0.82)
+          << lanes;
+    }
+  }
+}
+
+// Messages of a communicator carry memory of the host, so predictions count the time of processors,
+// and slices are as long as their caches like: what is left of the bound of the GPUs' links, if the
+// same plan were used there.
+TEST(ChosenPlan, ByPredictionIsForMemoryOfTheHost) {
+  Machine hosts("made-nvswitch-8-cards.nccl.xml", 2);
+  Machine linked("made-8-fully-linked.nccl.xml", 1);
+  Machine one_card("made-nvswitch-1-card.nccl.xml", 2);
+  for (const uint32_t lanes : {kTcpLanes, kUcxLanes, kShmLanes}) {
+    EXPECT_GE(hosts.choose(lanes, {}).share, 0.45) << lanes;
+    EXPECT_GE(linked.choose(lanes, {}).share, 0.24) << lanes;
+    EXPECT_GE(one_card.choose(lanes, {}).share, 0.95) << lanes;
+  }
+}
+
+}  // namespace
+}  // namespace weir::comm
