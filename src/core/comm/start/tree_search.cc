@@ -96,6 +96,16 @@ struct Comparison {
   const char* what = "an all_gather";
 };
 
+// Whether some ranks are on devices: those on processors are joined to memory and networks only, and
+// within a host their messages take the time of processors, not of links.
+bool joins_devices(const LinkGraph& graph) {
+  return std::any_of(graph.links().begin(), graph.links().end(), [&](const graph::Link& link) {
+    const graph::VertexKind to = graph.vertices()[link.to].kind;
+    return graph.vertices()[link.from].kind == graph::VertexKind::kRank &&
+           to != graph::VertexKind::kMemory && to != graph::VertexKind::kNetwork;
+  });
+}
+
 Comparison all_reduce_along_trees(graph::Forests* forests) {
   const LinkGraph& graph = forests->graph();
   const graph::UsualWays usual = graph::best_usual_all_reduce(graph, &forests->routes());
@@ -118,7 +128,7 @@ std::optional<Comparison> compare(graph::Forests* forests) {
   const graph::UsualWays usual = graph::best_usual_ways(graph, &forests->routes());
   const double trees = spread_ns_per_byte(graph, load_of(graph, *forest, &forests->routes()));
   const Comparison found{.factor = trees > 0 ? usual.ns_per_byte / trees : 1, .usual = usual.name};
-  if (found.factor > kTreesFaster) return found;
+  if (found.factor > kTreesFaster || !joins_devices(graph)) return found;
   const Comparison folded = all_reduce_along_trees(forests);
   return folded.factor > kTreesFaster ? folded : found;
 }
