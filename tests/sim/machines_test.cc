@@ -27,6 +27,18 @@ struct Lanes {
   uint32_t in_flight = 16;
 };
 
+// The host of each rank, numbered in the order of ranks, as communicators number them.
+std::vector<uint32_t> nodes_of(const graph::LinkGraph& links) {
+  std::vector<uint32_t> hosts;
+  std::vector<uint32_t> nodes;
+  for (Rank rank = 0; rank < links.rank_count(); ++rank) {
+    const auto found = std::find(hosts.begin(), hosts.end(), links.host_of(rank));
+    nodes.push_back(static_cast<uint32_t>(found - hosts.begin()));
+    if (found == hosts.end()) hosts.push_back(links.host_of(rank));
+  }
+  return nodes;
+}
+
 // The cut bound over the simulated time.
 double share_of_bound(const graph::LinkGraph& links, const char* algorithm,
                       uint64_t slice_bytes = 1 << 20,
@@ -40,8 +52,7 @@ double share_of_bound(const graph::LinkGraph& links, const char* algorithm,
   problem.forest = forests.of(collective, root);
   problem.rings = forests.rings();
   problem.lanes_max = lanes.of_program;
-  std::vector<uint32_t> nodes;
-  for (Rank rank = 0; rank < links.rank_count(); ++rank) nodes.push_back(links.host_of(rank));
+  const std::vector<uint32_t> nodes = nodes_of(links);
   problem.node_of_rank = nodes;
   EXPECT_NE(problem.forest, nullptr);
   if (problem.forest == nullptr) return 0;
@@ -94,6 +105,7 @@ TEST(Machines, TwoHostsWithOneCardEach) {
   for (const uint32_t seed : {0u, 1u, 2u}) {
     const auto links = machines("made-nvswitch-1-card.nccl.xml", 2, seed);
     EXPECT_GE(share_of_bound(links, "forest"), 0.95) << seed;
+    EXPECT_GE(share_of_bound(links, "hierarchical", 512 << 10), 0.95) << seed;
   }
 }
 
@@ -267,6 +279,45 @@ TEST(Machines, RecordedOnesDifferInWhatIsBest) {
   };
   EXPECT_EQ(best(machines("dgx2.hwloc.xml", 1, 0)), "ring") << "NVSwitches join all GPUs alike";
   EXPECT_EQ(best(machines("rccl-8p-rome-n4.nccl.xml", 1, 0)), "forest") << "xGMI joins some GPUs";
+}
+
+// Different machines, different plans: the best of what there is with the four lanes of tcp, which
+// are lanes of the program or slices in flight.
+TEST(Machines, OfGpusEachHaveAPlanThatIsBestForThem) {
+  const auto share = [](const graph::LinkGraph& links, const std::string& name) {
+    // One lane of `rings` is one ring.
+    const Lanes lanes = name == "rings" ? Lanes{.of_program = 4, .in_flight = 1}
+                                        : Lanes{.of_program = 1, .in_flight = 4};
+    return share_of_bound(links, name.c_str(), 1 << 20, Collective::kAllReduce, 0, lanes);
+  };
+  struct Row {
+    const char* file;
+    uint32_t hosts;
+    const char* best;
+    double least;  // of the bound
+    double others;
+    const char* why;
+  };
+  const std::vector<Row> rows = {
+      {"made-nvswitch-8-cards.nccl.xml", 2, "forest", 0.88, 0.75,
+       "NVLink and eight cards work at the same time"},
+      {"made-8-fully-linked.nccl.xml", 1, "forest", 0.95, 0.6, "all seven links of a GPU work"},
+      {"azure-ndv4-topo.nccl.xml", 2, "rings", 0.98, 0.85,
+       "each ring goes through PCIe and another card, and no link is passed twice"},
+      {"rccl-8p-rome-n4.nccl.xml", 1, "rings", 0.72, 0.71, "xGMI joins some GPUs, in cycles"},
+      {"dgx2.hwloc.xml", 1, "ring", 0.95, 0.92, "NVSwitches join all alike: a GPU has one port"},
+  };
+  for (const Row& row : rows) {
+    const auto links = machines(row.file, row.hosts, 0);
+    for (const char* name : {"ring", "rings", "hierarchical", "forest", "double_binary_tree"}) {
+      const double its = share(links, name);
+      if (std::string(name) == row.best) {
+        EXPECT_GE(its, row.least) << row.file << ": " << name << ": " << row.why;
+      } else {
+        EXPECT_LE(its, row.others) << row.file << ": " << name << ": " << row.why;
+      }
+    }
+  }
 }
 
 // Ranks on all cores of a machine without accelerators.
