@@ -96,8 +96,8 @@ struct Comparison {
   const char* what = "an all_gather";
 };
 
-// Whether some ranks are on devices: those on processors are joined to memory and networks only, and
-// within a host their messages take the time of processors, not of links.
+// Whether some ranks are on devices: those on processors are joined to memory and networks only,
+// and within a host their messages take the time of processors, not of links.
 bool joins_devices(const LinkGraph& graph) {
   return std::any_of(graph.links().begin(), graph.links().end(), [&](const graph::Link& link) {
     const graph::VertexKind to = graph.vertices()[link.to].kind;
