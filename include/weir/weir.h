@@ -365,16 +365,22 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_arena_destroy(weir_arena_t arena);
  * Collectives accept memory of a CUDA device or of the host, one kind per call: the buffers that a
  * call uses, on every rank, lie either all on devices or all in memory that the host can read
  * (managed and pinned memory included). Collectives on device memory go directly between the
- * devices of one machine, else (and the v-variants) to the real NCCL; the first one sets that up on
- * all ranks. If neither is possible, they return WEIR_ERROR_UNSUPPORTED on every rank, and the
- * communicator stays as it was; see docs/device_memory.md. Messages (weir_send, weir_recv) use a
- * transport that takes such memory, else return WEIR_ERROR_UNSUPPORTED. Barriers run on the host.
+ * devices of one machine, else (and the v-variants) to the real NCCL. If neither is possible, they
+ * return WEIR_ERROR_UNSUPPORTED on every rank, and the communicator stays as it was; see
+ * docs/device_memory.md. Messages (weir_send, weir_recv) go directly between devices, too, where
+ * both ends then lie, unless the transport takes such memory itself; if neither is possible, they
+ * return WEIR_ERROR_UNSUPPORTED. Barriers run on the host.
+ *
+ * What the direct way needs is made with the communicator if every rank has a CUDA context in the
+ * calling thread then, whose device is the rank's; otherwise by the first collective on device
+ * memory, before which messages are WEIR_ERROR_UNSUPPORTED.
  *
  * Without a stream the buffers must be ready when an operation is called, and the operation is
- * complete when the device has finished it. With weir_comm_set_stream operations are ordered after
- * the work that the stream holds. A collective's call returns once the collective is on the stream,
- * and its request is complete when the device has finished it. A message begins when the stream
- * reaches the point of its call; the stream does not wait for the message.
+ * complete when the device has finished it. With weir_comm_set_stream operations are work of the
+ * stream: a call returns once the operation is on the stream, and its request is complete when the
+ * device has finished it. Messages on a stream that must not wait for each other belong in one
+ * group. A message of the transport's begins when the stream reaches the point of its call; the
+ * stream does not wait for it.
  */
 
 #define WEIR_NO_STREAM ((void*)(intptr_t)-1)

@@ -31,6 +31,7 @@ using weir::api::set_reduction;
 using weir::api::Sides;
 using weir::api::submit;
 using weir::api::valid_type;
+using weir::comm::CallGroup;
 using weir::comm::Communicator;
 using weir::comm::in_callback;
 using weir::comm::Request;
@@ -64,6 +65,18 @@ Group& my_group() { return weir::PerThread<Group>::get(); }
   my_group() = Group();
   t_call_nesting = 0;
   return false;
+}
+
+// Where messages of a group go directly between devices: marks all of the group that may.
+std::shared_ptr<CallGroup> join_messages(const std::vector<Deferred>& operations) {
+  const bool any = std::any_of(operations.begin(), operations.end(),
+                               [](const Deferred& it) { return it.request->is_stream_message(); });
+  if (!any) return nullptr;
+  auto group = std::make_shared<CallGroup>();
+  for (const Deferred& it : operations) {
+    if (it.request->is_of_device_side()) it.request->device->group = group;
+  }
+  return group;
 }
 
 inline bool in_group() { return t_call_nesting != 0 && is_group_of_this_call(); }
@@ -588,6 +601,7 @@ weir_result_t weir_group_end(void) {
     operations.swap(my_group().operations);
     weir_result_t first = WEIR_OK;
     bool background = false;
+    const std::shared_ptr<CallGroup> group = join_messages(operations);
     for (Deferred& deferred : operations) {
       const Status status = deferred.comm->comm->start(*deferred.request);
       if (status.ok()) {
@@ -600,6 +614,10 @@ weir_result_t weir_group_end(void) {
       deferred.comm->comm->requests().end_unstarted(*deferred.request, status);
     }
     if (background) weir::comm::request_started();
+    if (group != nullptr) {
+      group->all_started.store(true, std::memory_order_release);
+      for (Deferred& deferred : operations) deferred.comm->comm->advance();
+    }
     for (Deferred& deferred : operations) {
       if (deferred.out != nullptr) {
         deferred.comm->comm->settle(*deferred.request);

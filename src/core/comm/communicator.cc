@@ -467,7 +467,27 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   if (settings.recorder && options.recorded && rank_count > 1) {
     records_.open(config.comm_id, all, earlier, start_times_, settings.recorder_dir);
   }
-  return Status();
+  const bool all_on_devices = std::all_of(
+      all.begin(), all.end(), [](const Introduction& it) { return !it.device.empty(); });
+  return one_host && all_on_devices ? prepare_device(nearby.device) : Status();
+}
+
+Status Communicator::prepare_device(int device) {
+  {
+    const std::lock_guard lock(state_.lock);
+    operations_.device_side().prepare(device);
+  }
+  for (;;) {
+    {
+      const std::lock_guard lock(state_.lock);
+      const bool moved = poll_locked();
+      if (state_.failure.is_set()) return state_.failure.status();
+      Request* const request = operations_.device_side().preparing();
+      if (request == nullptr) return Status();
+      if (!moved) health_.check(*request);
+    }
+    sched_yield();
+  }
 }
 
 Status Communicator::open_network(bool leaves_host) {
@@ -593,10 +613,10 @@ Status Communicator::add_program(const std::string& name, std::string_view text,
                         name));
       }
     }
-    if (status.ok() && (!operations_.queue().is_empty() || operations_.device_side().is_open())) {
+    if (status.ok() && (!operations_.queue().is_empty() || operations_.device_side().has_calls())) {
       // Ranks would choose differently for operations that have been called and not begun.
       status = Status(Code::kInvalidUsage,
-                      operations_.device_side().is_open()
+                      operations_.device_side().has_calls()
                           ? "the communicator has run operations on device memory; add programs "
                             "before the first of them"
                           : "operations are in flight; wait for them first");

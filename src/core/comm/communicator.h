@@ -121,6 +121,9 @@ class Communicator {
   // or has failed, as the request then says. For any other one: does nothing.
   void settle(Request& request);
 
+  // Makes the progress that is possible now, such as that of a group that has been started.
+  void advance();
+
   // The parts that callers use themselves; thread-safe as far as their headers say so.
   Requests& requests() { return requests_; }
   Windows& windows() { return windows_; }
@@ -206,7 +209,11 @@ class Communicator {
   void leave_in_child();
   void close_one_sided();
 
+  // Where all ranks have a device: makes their memory reachable for operations on it.
+  Status prepare_device(int device);
+
   // ---- Progress: progress.cc
+  bool is_stream_message_possible(std::string* why_not);
   // Without the lock, after a poll: callbacks, and operations that a stream is given now.
   void act_on_poll();
   Status run_slowly(const engine::Call& call);

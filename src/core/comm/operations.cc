@@ -86,6 +86,7 @@ Status Operations::start(Request& request, OperationFailure* failure) {
       return start_tagged(request, failure);
     case RequestKind::kSend:
     case RequestKind::kRecv:
+      if (request.is_stream_message()) return device_side_.start(request);
       messages_.start(request, failure);
       break;
   }
@@ -173,7 +174,8 @@ void Operations::fail_all(const Status& status) {
 
 bool Operations::any() const {
   return !queue_.is_empty() || !messages_.is_empty() || !device_side_.is_empty() ||
-         (tags_ != nullptr && !tags_->is_idle()) || (service_ != nullptr && !service_->is_idle());
+         !device_side_.messages().is_empty() || (tags_ != nullptr && !tags_->is_idle()) ||
+         (service_ != nullptr && !service_->is_idle());
 }
 
 void Operations::collect_may_send(std::vector<Rank>* ranks) const {
@@ -187,7 +189,7 @@ void Operations::collect_awaited(const Request& request, std::vector<Rank>* rank
   switch (request.kind) {
     case RequestKind::kSend:
     case RequestKind::kRecv:
-      if (!messages_.waits_for_stream(request)) ranks->push_back(request.peer);
+      if (!waits_for_stream(request)) ranks->push_back(request.peer);
       return;
     case RequestKind::kOneSided:
       if (request.one_sided == nullptr) {
@@ -238,6 +240,9 @@ void Operations::collect_awaited_by_all(std::vector<Rank>* ranks) const {
   };
   if (service_ != nullptr) add_all(service_->requests());
   if (tags_ != nullptr) add_all(tags_->requests());
+  device_side_.messages().collect_peers(&some);
+  ranks->insert(ranks->end(), some.begin(), some.end());
+  sort_unique(ranks);
   if (messages_.posted().empty()) return;
   // However many messages there are, each rank is listed at most twice.
   for (const Request* message : messages_.posted()) {

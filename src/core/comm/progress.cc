@@ -99,7 +99,13 @@ Status Communicator::route(Request& request) {
   if ((request.kind == RequestKind::kSend || request.kind == RequestKind::kRecv) &&
       request.bytes > 0) {
     const int device = device_of_memory(request.call.input);
-    if (device >= 0) return messages().take_device_buffer(request, device);
+    if (device < 0) return Status();
+    std::string why_not;
+    if (is_stream_message_possible(&why_not)) {
+      devices_.mark_message(request, device);
+      return Status();
+    }
+    return messages().take_device_buffer(request, device, why_not);
   }
   if ((request.kind == RequestKind::kTagSend || request.kind == RequestKind::kTagRecv) &&
       request.bytes > 0) {
@@ -112,6 +118,11 @@ Status Communicator::route(Request& request) {
     }
   }
   return Status();
+}
+
+bool Communicator::is_stream_message_possible(std::string* why_not) {
+  const std::lock_guard lock(state_.lock);
+  return operations_.device_side().takes_message(why_not);
 }
 
 Status Communicator::start(Request& request) {
@@ -180,6 +191,14 @@ bool Communicator::try_poll() {
   return moved;
 }
 
+void Communicator::advance() {
+  {
+    const std::lock_guard lock(state_.lock);
+    poll_locked();
+  }
+  act_on_poll();
+}
+
 void Communicator::act_on_poll() {
   operations_.device_side().enqueue_pending();
   run_ready();
@@ -219,7 +238,7 @@ bool Communicator::test(Request& request) {
 Status Communicator::wait(Request& request) {
   // A device takes longer than a core is worth spinning for.
   constexpr WaitPolicy kOnDevice{200, 0};
-  Waiter waiter(request.kind == RequestKind::kDevice ? kOnDevice : state_.wait_policy);
+  Waiter waiter(request.is_of_device_side() ? kOnDevice : state_.wait_policy);
   while (!request.done.load(std::memory_order_acquire)) {
     bool slow = false;
     bool sleep = false;
@@ -293,7 +312,7 @@ void Communicator::end_wait_elsewhere() {
 }
 
 Status Communicator::finish(Request* request) {
-  if (request->kind == RequestKind::kDevice && request->device->on_stream) {
+  if (request->is_of_device_side() && request->device->on_stream) {
     settle(*request);
     std::unique_lock lock(state_.lock);
     if (!is_done(*request)) {
@@ -311,7 +330,7 @@ Status Communicator::finish(Request* request) {
 }
 
 void Communicator::settle(Request& request) {
-  if (request.kind != RequestKind::kDevice || !request.device->on_stream) return;
+  if (!request.is_of_device_side() || !request.device->on_stream) return;
   for (;;) {
     {
       const std::lock_guard lock(state_.lock);

@@ -2,6 +2,7 @@
 #include "nccl/strict_cuda/strict_cuda.h"
 
 #include <atomic>
+#include <cstdio>
 
 #include "nccl/strict_cuda/world.h"
 
@@ -43,6 +44,10 @@ STRICT_CUDA_API cuGetErrorString(Result error, const char** text) {
   return cuGetErrorName(error, text);
 }
 
+STRICT_CUDA_API cuDeviceGetPCIBusId(char* text, int bytes, Device device) {
+  std::snprintf(text, static_cast<size_t>(bytes), "0000:%02x:00.0", 0xa0 + device);
+  return kSuccess;
+}
 STRICT_CUDA_API cuDevicePrimaryCtxRetain(Context* context, Device device) {
   if (device < 0 || device >= kContextCount) return kErrorInvalidValue;
   *context = &contexts[device];

@@ -78,6 +78,17 @@ void DeviceRoute::mark_collective(Request& request, int device) const {
     keep(call.block_counts, &device_call.recv_counts);
     keep(call.block_displacements, &device_call.recv_displacements);
   }
+  mark_stream(request);
+}
+
+void DeviceRoute::mark_message(Request& request, int device) const {
+  request.device = std::make_unique<DeviceCall>();
+  request.device->device = device;
+  request.device->by_stream = true;
+  mark_stream(request);
+}
+
+void DeviceRoute::mark_stream(Request& request) const {
   std::lock_guard lock(state_.lock);
   request.device->caller = std::this_thread::get_id();
   request.device->on_stream = on_stream_;

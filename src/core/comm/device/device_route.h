@@ -34,6 +34,8 @@ class DeviceRoute {
   Result<int> device_of(const engine::Call& call) const;
   // Marks the request of a collective as one on memory of `device`.
   void mark_collective(Request& request, int device) const;
+  // The same of a message that goes directly between devices.
+  void mark_message(Request& request, int device) const;
 
   // See weir_comm_set_stream.
   Status set_stream(bool on_stream, void* stream);
@@ -41,6 +43,8 @@ class DeviceRoute {
   void* stream() const { return stream_; }
 
  private:
+  void mark_stream(Request& request) const;
+
   CommState& state_;
   bool on_stream_ = false;
   void* stream_ = nullptr;

@@ -115,6 +115,8 @@ std::string DeviceSide::why_no_streams() const {
 }
 
 Status DeviceSide::start(Request& request) {
+  has_calls_.store(true, std::memory_order_release);
+  if (request.is_message()) return start_message(request);
   const int device = request.device->device;
   if (!DeviceStreams::can_take(request) || !stream_refusal_.empty()) {
     return start_with_transport(request);
@@ -127,9 +129,68 @@ Status DeviceSide::start(Request& request) {
 
 Status DeviceSide::other_device(const Request& request, int device) const {
   return invalid_argument(
-      fmt::format("{}: rank {} of '{}' uses device {}, on which its first collective on device "
-                  "memory was; create another communicator for another device",
+      fmt::format("{}: rank {} of '{}' uses device {}, which was current when the communicator was "
+                  "made, or on which its first collective on device memory was; create another "
+                  "communicator for another device",
                   describe(request, state_), state_.rank(), state_.name, device));
+}
+
+void DeviceSide::prepare(int device) {
+  prepares_ = true;
+  open_streams(device);
+}
+
+Request* DeviceSide::preparing() { return prepares_ ? &stream_meeting_->request() : nullptr; }
+
+bool DeviceSide::takes_message(std::string* why_not) const {
+  switch (stream_step_) {
+    case StreamStep::kNone:
+      *why_not =
+          prepare_refusal_.empty()
+              ? "not all ranks had a CUDA context when the communicator was made, and there was no "
+                "collective on device memory yet: make another one (weir_comm_split) when they do"
+              : prepare_refusal_;
+      return false;
+    case StreamStep::kMeeting:
+    case StreamStep::kVoting:
+      return true;
+    case StreamStep::kDecided:
+      break;
+  }
+  *why_not = transport_has_messages_ ? "they are left to the transport" : stream_refusal_;
+  return why_not->empty();
+}
+
+Status DeviceSide::start_message(Request& request) {
+  if (request.device->device != streams_.device()) return other_device(request, streams_.device());
+  messages_.start(request);
+  return Status();
+}
+
+// That were called before it was decided.
+void DeviceSide::refuse_messages() {
+  std::string why_not;
+  if (takes_message(&why_not)) return;
+  for (Request* request : messages_.take_pending()) {
+    requests_.complete(
+        *request,
+        Status(Code::kUnsupported,
+               fmt::format("{}: its buffer lies on device {}, and messages do not go "
+                           "directly between the devices: {}",
+                           describe(*request, state_), request->device->device, why_not)));
+  }
+}
+
+void DeviceSide::enqueue_pending() {
+  if (!streams_.has_pending() && !messages_.has_pending()) return;
+  // A thread that is doing so already does it for this one, or this one comes again.
+  const std::unique_lock order(enqueue_lock_, std::try_to_lock);
+  if (!order.owns_lock()) return;
+  // With the communicator's lock.
+  const auto collectives = [&](const CallGroup& group) { return streams_.has_pending_of(group); };
+  messages_.enqueue_pending(collectives);
+  streams_.enqueue_pending([&](const CallGroup& group) { return messages_.has_pending_of(group); });
+  messages_.enqueue_ends(collectives);
 }
 
 // ---- From device to device ----------------------------------------------------------------------
@@ -139,6 +200,8 @@ void DeviceSide::open_streams(int device) {
   is_open_.store(true, std::memory_order_release);
   stream_meeting_ = std::make_unique<Meeting>(state_, requests_, queue_);
   MeetingRecord& mine = stream_meeting_->mine;
+  const bool has_messages = (state_.context.transport->caps.bits & WEIR_CAP_DEVICE_MEMORY) != 0;
+  mine.transport_has_messages = has_messages ? 1 : 0;
   const Status status = streams_.open(device, network_);
   mine.say(status.ok() ? MeetingRecord::kAble : MeetingRecord::kUnable, status);
   if (status.ok()) {
@@ -177,13 +240,19 @@ void DeviceSide::stream_exchange_done() {
     stream_step_ = StreamStep::kVoting;
     return meeting.exchange();
   }
+  for (const MeetingRecord& it : meeting.all) {
+    transport_has_messages_ = transport_has_messages_ || it.transport_has_messages != 0;
+  }
   stream_step_ = StreamStep::kDecided;
+  prepares_ = false;
   streams_.become_ready(owner_);
+  messages_.become_ready(streams_.parts());
+  refuse_messages();
   meeting.end();
   stream_meeting_.reset();
   if (state_.rank() == 0 && queue_.planner()->explains()) {
     std::fprintf(stderr,
-                 "collectives on device memory of '%s': %u ranks, directly between the devices\n",
+                 "operations on device memory of '%s': %u ranks, directly between the devices\n",
                  state_.name.c_str(), state_.rank_count());
   }
 }
@@ -191,9 +260,17 @@ void DeviceSide::stream_exchange_done() {
 // All ranks do, at the same place in the queue: the transport's meeting is there, too, wherever it
 // may stand by now.
 void DeviceSide::refuse_streams(const std::string& reason) {
+  streams_.give_back();
+  if (std::exchange(prepares_, false)) {
+    // The first collective tries again, and tells the reason.
+    prepare_refusal_ = reason;
+    stream_step_ = StreamStep::kNone;
+    if (stream_meeting_->failure().ok()) stream_meeting_->end();
+    return stream_meeting_.reset();
+  }
   stream_step_ = StreamStep::kDecided;
   stream_refusal_ = reason;
-  streams_.give_back();
+  refuse_messages();
   if (state_.rank() == 0) {
     const std::string line = fmt::format(
         "collectives on device memory of '{}' do not go directly between the devices: {}",
@@ -396,10 +473,11 @@ bool DeviceSide::poll_joining() {
 bool DeviceSide::poll(OperationFailure* failure) {
   if (state_.failure.is_set()) {
     fail_all(state_.failure.status());
-    return is_empty();
+    return is_empty() && messages_.is_empty();
   }
   if (stream_meeting_ != nullptr) poll_streams_meeting();
-  const bool moved = streams_.poll();
+  bool moved = streams_.poll();
+  moved = messages_.poll() || moved;
   return (opened_ != nullptr && poll_transport(failure)) || moved;
 }
 
@@ -512,6 +590,7 @@ bool DeviceSide::serve(OperationFailure* failure) {
 }
 
 Request* DeviceSide::first_detached() const {
+  if (Request* it = messages_.first_detached(); it != nullptr) return it;
   if (Request* it = streams_.first_detached(); it != nullptr || opened_ == nullptr) return it;
   for (Request* it = opened_->first; it != nullptr; it = it->next) {
     if (it->device->detached) return it;
@@ -537,10 +616,11 @@ void DeviceSide::fail_all(const Status& status) {
 }
 
 bool DeviceSide::end_streams(const Status& status) {
-  if (streams_.is_empty()) return true;
+  if (streams_.is_empty() && messages_.is_empty()) return true;
   if (streams_ending_ns_ == 0) streams_ending_ns_ = now_ns();
   const bool at_once = now_ns() - streams_ending_ns_ >= kEndPatienceNs;
-  return streams_.fail_all(status, at_once);
+  const bool messages_ended = messages_.fail_all(status, at_once);
+  return streams_.fail_all(status, at_once) && messages_ended;
 }
 
 bool DeviceSide::end() {
@@ -562,6 +642,7 @@ void DeviceSide::close() {
   const Status status = state_.failure.is_set()
                             ? state_.failure.status()
                             : Status(Code::kAborted, "the communicator was destroyed");
+  messages_.tell_ends();
   while (!end_streams(status)) nanosleep(&kNap, nullptr);
   if (opened_ == nullptr) return;
   if (opened_->step == Step::kEnding) {

@@ -1,27 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeviceSide: the collectives of a communicator on memory of devices, from the first such call on.
-// They go from device to device where all ranks can (DeviceStreams); else, and where the call is of
-// another kind, a transport takes them whole (WEIR_CAP_COLLECTIVES), one after the other.
+// DeviceSide: the operations of a communicator on memory of devices. They go from device to device
+// where all ranks can (DeviceStreams, DeviceMessages); else, and where a collective is of another
+// kind, a transport takes collectives whole (WEIR_CAP_COLLECTIVES), one after the other.
 //
-// Start. All ranks call the same first operation, so at its place in the queue of collectives each
-// enters a meeting. First the ranks make DeviceStreams ready, or find out which of them cannot take
-// part, and why. If one cannot, they go on to start the transport in the same meeting: each rank
-// tells whether it can take part and what the others must know; then all begin to join and exchange
-// their progress, until all have joined or one has failed. A call that only the transport performs
-// begins with that, in a meeting of its own.
+// Start. Where all ranks have a device when the communicator is made, they make DeviceStreams ready
+// then (`prepare`). Otherwise, or where that was not possible, all ranks call the same first
+// collective, and at its place in the queue of collectives each enters a meeting. First the ranks
+// make DeviceStreams ready, or find out which of them cannot take part, and why. If one cannot,
+// they go on to start the transport in the same meeting: each rank tells whether it can take part
+// and what the others must know; then all begin to join and exchange their progress, until all have
+// joined or one has failed. A call that only the transport performs begins with that, in a meeting
+// of its own.
 //
-// With the communicator's lock held, but for `is_open` and `enqueue_pending`.
+// Messages. Not all ranks call one, so the first of them cannot begin a meeting: they go from
+// device to device once there has been one. Where the communicator's transport takes memory of
+// devices on any rank, messages are its own instead.
+//
+// With the communicator's lock held, but for `is_open`, `has_calls` and `enqueue_pending`.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "core/base/status.h"
 #include "core/comm/collective/collective_queue.h"
+#include "core/comm/device/device_messages.h"
 #include "core/comm/device/device_streams.h"
 #include "core/comm/device/meeting.h"
 #include "core/comm/requests/operation_status.h"
@@ -37,7 +45,11 @@ namespace weir::comm {
 class DeviceSide {
  public:
   DeviceSide(CommState& state, Requests& requests, CollectiveQueue& queue)
-      : state_(state), requests_(requests), queue_(queue), streams_(state, requests) {}
+      : state_(state),
+        requests_(requests),
+        queue_(queue),
+        streams_(state, requests),
+        messages_(state, requests) {}
   DeviceSide(const DeviceSide&) = delete;
   DeviceSide& operator=(const DeviceSide&) = delete;
 
@@ -48,8 +60,19 @@ class DeviceSide {
     network_ = network;
   }
 
-  // Whether there was such a call. Any thread.
+  // Whether there was such a call, or a preparation. Any thread.
   bool is_open() const { return is_open_.load(std::memory_order_acquire); }
+  bool has_calls() const { return has_calls_.load(std::memory_order_acquire); }
+
+  // While the communicator is made, on all ranks: begins to make it ready for calls on memory of
+  // `device`. Without effect where it is not possible.
+  void prepare(int device);
+  // Until it is decided; the request that waits for the other ranks.
+  Request* preparing();
+
+  // Whether a message on memory of a device goes from device to device, or will once that is
+  // decided; else `why_not` says why not.
+  bool takes_message(std::string* why_not) const;
 
   // Takes an operation over. Fails without effect.
   Status start(Request& request);
@@ -57,20 +80,22 @@ class DeviceSide {
   bool poll(OperationFailure* failure);
   // Without the lock, in a thread that may call CUDA: puts operations on their streams. Costs a
   // load where there are none.
-  void enqueue_pending() { streams_.enqueue_pending(); }
+  void enqueue_pending();
   // All operations fail once the transport releases their buffers.
   void fail_all(const Status& status);
 
+  // Of collectives.
   bool is_empty() const { return first() == nullptr; }
   const Request* first() const {
     if (!streams_.is_empty()) return streams_.first();
     return opened_ == nullptr ? nullptr : opened_->first;
   }
+  const DeviceMessages& messages() const { return messages_; }
   // An operation without a handle at the caller; nullptr: there is none.
   Request* first_detached() const;
   // The transport, or the stream, has the operation, and does not tell which ranks it waits for.
   bool has(const Request& request) const {
-    if (request.kind != RequestKind::kDevice) return false;
+    if (!request.is_of_device_side()) return false;
     if (request.device->by_stream) return request.device->enqueued;
     return opened_ != nullptr && opened_->step == Step::kReady;
   }
@@ -90,6 +115,7 @@ class DeviceSide {
   // In a child made by fork: CUDA's objects do not work there, not even to be destroyed.
   void leave_to_child() {
     (void)opened_.release();
+    messages_.leave_to_child();
     streams_.leave_to_child();
   }
 
@@ -124,8 +150,8 @@ class DeviceSide {
   };
 
   static const StreamWatch* watch_of(const Request& request) {
-    const bool has_any = request.kind == RequestKind::kDevice && request.device->by_stream &&
-                         request.device->enqueued;
+    const bool has_any =
+        request.is_of_device_side() && request.device->by_stream && request.device->enqueued;
     return has_any ? request.device->watch.get() : nullptr;
   }
 
@@ -137,6 +163,8 @@ class DeviceSide {
     kDecided,
   };
   void open_streams(int device);
+  Status start_message(Request& request);
+  void refuse_messages();
   void poll_streams_meeting();
   void stream_exchange_done();
   void refuse_streams(const std::string& reason);
@@ -171,12 +199,18 @@ class DeviceSide {
 
   StreamStep stream_step_ = StreamStep::kNone;
   DeviceStreams streams_;
+  DeviceMessages messages_;
+  std::mutex enqueue_lock_;                  // of the thread that puts calls on streams
   std::unique_ptr<Meeting> stream_meeting_;  // until it is decided
+  bool prepares_ = false;                    // while the communicator is made
+  std::string prepare_refusal_;              // why it was not possible then
   std::string stream_refusal_;               // why not; "": undecided, or they do
+  bool transport_has_messages_ = false;      // on memory of devices, on some rank
   uint64_t streams_ending_ns_ = 0;           // since when they end; 0: they do not
 
   std::unique_ptr<Opened> opened_;
   std::atomic<bool> is_open_{false};
+  std::atomic<bool> has_calls_{false};
 };
 
 }  // namespace weir::comm

@@ -43,9 +43,6 @@ const char* function_of(const engine::Call& call) {
 
 Status unsupported(const std::string& text) { return Status(Code::kUnsupported, text); }
 
-// CU_STREAM_PER_THREAD, by which each thread means another stream.
-bool is_of_the_thread(cuda::Stream stream) { return reinterpret_cast<uintptr_t>(stream) == 2; }
-
 }  // namespace
 
 // So that the words may be used again; not where a stream may still write to them.
@@ -90,14 +87,15 @@ Status DeviceStreams::connect(const std::vector<StreamSetup::Entry>& all) {
 }
 
 void DeviceStreams::become_ready(std::shared_ptr<StreamOwner> owner) {
-  memory_ = setup_->end(true);
+  parts_.memory = setup_->end(true);
   setup_.reset();
-  owner_ = std::move(owner);
+  parts_.owner = std::move(owner);
   const uint64_t number = state_.secret.derive("streams").public_id();
   if (state_.recorder.on()) {
-    record_ = StreamRecord::open(state_.name, state_.rank(), state_.rank_count(), number, opened_);
+    parts_.record =
+        StreamRecord::open(state_.name, state_.rank(), state_.rank_count(), number, opened_);
   }
-  watches_ = std::make_shared<StreamWatches>(nullptr);
+  parts_.watches = std::make_shared<StreamWatches>(nullptr);
   has_pending_.store(first_ != nullptr, std::memory_order_release);
 }
 
@@ -140,26 +138,40 @@ void DeviceStreams::take_out(Request* before, Request& request) {
   if (last_ == &request) last_ = before;
 }
 
-Request* DeviceStreams::next_pending() const {
+Request* DeviceStreams::next_pending(
+    const std::function<bool(const CallGroup&)>& comes_after) const {
   for (Request* it = first_; it != nullptr; it = it->next) {
-    if (!it->device->enqueued) return it;
+    const DeviceCall& call = *it->device;
+    if (call.enqueued) continue;
+    const bool stays =
+        call.is_of_open_group() || (call.group != nullptr && comes_after(*call.group));
+    return stays ? nullptr : it;
   }
   return nullptr;
 }
 
-void DeviceStreams::enqueue_pending() {
-  if (!has_pending_.load(std::memory_order_acquire)) return;
-  const std::unique_lock order(enqueue_lock_, std::try_to_lock);
-  while (order.owns_lock()) {
+bool DeviceStreams::has_pending_of(const CallGroup& group) const {
+  for (Request* it = first_; it != nullptr; it = it->next) {
+    if (!it->device->enqueued && it->device->group.get() == &group) return true;
+  }
+  return false;
+}
+
+void DeviceStreams::enqueue_pending(const std::function<bool(const CallGroup&)>& comes_after) {
+  while (has_pending()) {
     Request* request = nullptr;
     {
       const std::lock_guard lock(state_.lock);
       if (state_.failure.is_set()) return;
-      request = next_pending();
-      if (request == nullptr) return has_pending_.store(false, std::memory_order_release);
+      request = next_pending(comes_after);
+      if (request == nullptr) {
+        // A call of a group that is still being started stays.
+        if (last_ == nullptr || last_->device->enqueued) has_pending_.store(false);
+        return;
+      }
       DeviceCall& call = *request->device;
       // Its caller waits for that, and does it.
-      if (call.on_stream && is_of_the_thread(call.stream) &&
+      if (call.on_stream && is_stream_of_thread(call.stream) &&
           call.caller != std::this_thread::get_id()) {
         return;
       }
@@ -167,7 +179,7 @@ void DeviceStreams::enqueue_pending() {
     }
     const Status status = enqueue(*request);
     // It may have begun, and peers wait for the rest.
-    if (status.code() == Code::kSystem) owner_->give_up(status, {});
+    if (status.code() == Code::kSystem) parts_.owner->give_up(status, {});
     const std::lock_guard lock(state_.lock);
     DeviceCall& call = *request->device;
     call.is_being_enqueued = false;
@@ -182,14 +194,14 @@ void DeviceStreams::enqueue_pending() {
 }
 
 Status DeviceStreams::enqueue(Request& request) {
-  const cuda::Driver& driver = memory_->driver();
+  const cuda::Driver& driver = parts_.memory->driver();
   const char* const function = function_of(request.call);
   cuda::Stream stream = request.device->stream;
   const bool names_stream = request.device->on_stream && !cuda::is_default_stream(stream);
-  const cuda::ContextScope scope(driver, names_stream ? stream : nullptr, memory_->context());
+  const cuda::ContextScope scope(driver, names_stream ? stream : nullptr, parts_.memory->context());
   if (!request.device->on_stream) {
     WEIR_RETURN_IF_ERROR(
-        memory_->own_stream(function, StreamMemory::OwnStream::kCollectives, &stream));
+        parts_.memory->own_stream(function, StreamMemory::OwnStream::kCollectives, &stream));
   }
   Capture capture;
   if (request.device->on_stream) {
@@ -207,53 +219,40 @@ Status DeviceStreams::enqueue(Request& request) {
 Status DeviceStreams::find_chain(const char* function, const Capture& capture,
                                  std::shared_ptr<Chain>* chain,
                                  std::shared_ptr<GraphWatches>* graph) {
-  std::erase_if(graphs_, [](const GraphChain& it) { return it.watches.expired(); });
-  if (!capture.active) {
+  const cuda::Driver& driver = parts_.memory->driver();
+  if (capture.active) {
+    WEIR_RETURN_IF_ERROR(graphs_.find(driver, function, capture, chain, graph));
+  } else {
     if (chain_ == nullptr) chain_ = std::make_shared<Chain>();
     *chain = chain_;
-  } else {
-    for (const GraphChain& it : graphs_) {
-      if (it.capture != capture.number) continue;
-      *chain = it.chain.lock();
-      *graph = it.watches.lock();
-    }
-    if (*chain == nullptr) {
-      *chain = std::make_shared<Chain>();
-      *graph = std::make_shared<GraphWatches>();
-      (*graph)->keep(*chain);
-      WEIR_RETURN_IF_ERROR(when_graph_is_gone(
-          memory_->driver(), function, capture,
-          [released = (*graph)->released()] { released->store(true, std::memory_order_release); }));
-      graphs_.push_back({capture.number, *graph, *chain});
-    }
   }
   // Two of it.
   if ((*chain)->words != nullptr) return Status();
-  return get_staging(memory_->driver(), function, 2, 0, &(*chain)->words);
+  return get_staging(driver, function, 2, 0, &(*chain)->words);
 }
 
 Status DeviceStreams::enqueue_in(const Request& request, const char* function, cuda::Stream stream,
                                  Chain& chain, const std::shared_ptr<GraphWatches>& graph,
                                  std::shared_ptr<StreamWatch>* watch) {
-  const cuda::Driver& driver = memory_->driver();
+  const cuda::Driver& driver = parts_.memory->driver();
   if (++chain.number_latest == 0) ++chain.number_latest;
   WatchedCall watched;
   watched.function = function;
-  watched.owner = owner_;
-  watched.memory = memory_;
-  if (graph == nullptr) watched.record = record_;
+  watched.owner = parts_.owner;
+  watched.memory = parts_.memory;
+  if (graph == nullptr) watched.record = parts_.record;
   watched.words = {chain.words, 0};
   watched.number = chain.number_latest;
   watched.in_graph = graph != nullptr;
   watched.timeout_ms = request.timeout_ms;
   std::unique_ptr<StreamCall> call;
-  WEIR_RETURN_IF_ERROR(StreamCall::make(function, request.call, nullptr, memory_, stream,
+  WEIR_RETURN_IF_ERROR(StreamCall::make(function, request.call, nullptr, parts_.memory, stream,
                                         watched.words, watched.number, &chain.pinned, &call));
   if (graph != nullptr) call->repeats();
   auto made = std::make_shared<CollectiveWatch>(watched, words_of(request.call));
   made->keep(call->host_copies());
   if (chain.has_end) WEIR_RETURN_IF_ERROR(chain.end.wait(driver, function, stream));
-  watches_->watch(driver, made, graph);
+  parts_.watches->watch(driver, made, graph);
   Status status;
   while (status.ok() && !call->done()) {
     status = call->enqueue_step();
@@ -263,7 +262,7 @@ Status DeviceStreams::enqueue_in(const Request& request, const char* function, c
     status = StreamEvent::record(driver, function, stream, &chain.end);
     chain.has_end = status.ok();
   } else if (!call->begun()) {
-    watches_->drop(made, graph);
+    parts_.watches->drop(made, graph);
   } else if (!call->abandon()) {
     made->lose();
   }
@@ -285,7 +284,7 @@ bool DeviceStreams::poll() {
 }
 
 bool DeviceStreams::fail_all(const Status& status, bool at_once) {
-  if (memory_ != nullptr) memory_->spoil();
+  if (is_ready()) parts_.memory->spoil();
   Request* before = nullptr;
   for (Request* it = first_; it != nullptr;) {
     Request* const next = it->next;
@@ -312,7 +311,7 @@ Request* DeviceStreams::first_detached() const {
 // CUDA's objects do not work there, not even to be destroyed.
 void DeviceStreams::leave_to_child() {
   static constinit PerProcess<std::vector<std::shared_ptr<void>>> kept;
-  kept->push_back(memory_);
+  kept->push_back(parts_.memory);
   kept->push_back(chain_);
   (void)setup_.release();
 }

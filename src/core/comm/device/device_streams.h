@@ -7,26 +7,26 @@
 // wait until the stream goes on; in the order in which they were started. The chain of calls: each
 // waits for the one before it, whatever its stream, since they share scratch and flags.
 //
-// With the communicator's lock held, but for `enqueue_pending`.
+// With the communicator's lock held, but for `has_pending` and `enqueue_pending`.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "core/base/status.h"
+#include "core/comm/device/graph_chains.h"
+#include "core/comm/device/stream_parts.h"
 #include "core/comm/record/start_times.h"
 #include "core/comm/requests/request.h"
 #include "core/comm/requests/requests.h"
 #include "core/comm/state/comm_state.h"
 #include "core/comm/stream/capture.h"
 #include "core/comm/stream/stream_event.h"
-#include "core/comm/stream/stream_owner.h"
 #include "core/comm/stream/stream_setup.h"
-#include "core/comm/stream/stream_watches.h"
 
 namespace weir::comm {
 
@@ -47,16 +47,20 @@ class DeviceStreams {
   // All ranks can; or one of them cannot.
   void become_ready(std::shared_ptr<StreamOwner> owner);
   void give_back();
-  bool is_ready() const { return memory_ != nullptr; }
+  bool is_ready() const { return parts_.memory != nullptr; }
+  const StreamParts& parts() const { return parts_; }
   int device() const { return device_; }
 
   // ---- Operations.
   void start(Request& request);
   // Those that are not on a stream yet, in order; takes them out.
   std::vector<Request*> take_pending();
-  // Without the lock: puts those on their streams that can be. Does not wait for another thread
-  // that is doing so.
-  void enqueue_pending();
+  bool has_pending() const { return has_pending_.load(std::memory_order_acquire); }
+  // Whether one of the group is not on its stream yet.
+  bool has_pending_of(const CallGroup& group) const;
+  // Without the lock, one thread at a time: puts those on their streams that can be. `comes_after`:
+  // whether those of a group must wait until other calls of it are on their streams.
+  void enqueue_pending(const std::function<bool(const CallGroup&)>& comes_after);
   // Completes those that have ended. True when one has.
   bool poll();
   // All that are under way fail with `status`, once their streams have passed them or, if
@@ -83,14 +87,7 @@ class DeviceStreams {
     StreamEvent end;  // of the latest call
     bool has_end = false;
   };
-  // What StreamWatches keeps as long as the graph.
-  struct GraphChain {
-    uint64_t capture = 0;
-    std::weak_ptr<GraphWatches> watches;
-    std::weak_ptr<Chain> chain;
-  };
-
-  Request* next_pending() const;
+  Request* next_pending(const std::function<bool(const CallGroup&)>& comes_after) const;
   // Without the lock, one thread at a time.
   Status enqueue(Request& request);
   Status find_chain(const char* function, const Capture& capture, std::shared_ptr<Chain>* chain,
@@ -107,15 +104,12 @@ class DeviceStreams {
   const StreamSetup::Entry* entry_ = nullptr;
   ClockReading opened_;
 
-  std::shared_ptr<StreamMemory> memory_;
-  std::shared_ptr<StreamOwner> owner_;
-  std::shared_ptr<StreamRecord> record_;
-  std::shared_ptr<StreamWatches> watches_;
+  StreamParts parts_;  // once it is ready
 
   std::atomic<bool> has_pending_{false};  // and it is ready
-  std::mutex enqueue_lock_;               // guards what follows
+  // Of the thread that enqueues.
   std::shared_ptr<Chain> chain_;
-  std::vector<GraphChain> graphs_;
+  GraphChains<Chain> graphs_;
 
   // In the order of the calls, linked by Request::next.
   Request* first_ = nullptr;

@@ -28,7 +28,7 @@ struct MeetingRecord {
   uint32_t state = kUnable;
   uint32_t code = 0;  // Code, where it is unable or has failed
   uint32_t introduction_bytes = 0;
-  uint32_t reserved = 0;
+  uint32_t transport_has_messages = 0;  // 1: those on memory of devices
   unsigned char introduction[WEIR_TRANSPORT_ADDRESS_BYTES_MAX] = {};
   char text[kTextBytes] = {};  // why
 
@@ -57,6 +57,7 @@ class Meeting {
   // Leaves the queue, wherever in it.
   void end();
   uint64_t exchanged_ns() const { return exchanged_ns_; }  // when the latest exchange ended
+  Request& request() { return request_; }
 
   MeetingRecord mine;
   std::vector<MeetingRecord> all;

@@ -65,7 +65,7 @@ void Health::check(Request& request) {
     request.deadline_ns = now + timeout_ns;
   }
   if (state_.recorder.on()) {
-    if (request.kind != RequestKind::kDevice) record_wait(request, now);
+    if (!request.is_of_device_side()) record_wait(request, now);
     records_.look_at_ways(now);
   }
   if (request.kind == RequestKind::kOneSided) record_one_sided_wait(request, now);

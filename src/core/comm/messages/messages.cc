@@ -43,7 +43,7 @@ int Messages::device_of(Rank peer, const void* buffer) {
   return device >= 0 && takes_device(peer, device) ? device : -1;
 }
 
-Status Messages::take_device_buffer(Request& request, int device) {
+Status Messages::take_device_buffer(Request& request, int device, const std::string& not_direct) {
   std::lock_guard lock(state_.lock);
   const engine::Context& context = state_.context;
   const weir_transport_functions_t& transport = *context.transport;
@@ -53,8 +53,12 @@ Status Messages::take_device_buffer(Request& request, int device) {
   if ((transport.caps.bits & WEIR_CAP_DEVICE_MEMORY) == 0) {
     return Status(Code::kUnsupported,
                   fmt::format("{}: transport '{}' sends messages from host memory only; copy the "
-                              "data to host memory, or use a collective such as all_to_all_v",
-                              lies(), transport.name));
+                              "data to host memory, or use a collective such as all_to_all_v{}{}",
+                              lies(), transport.name,
+                              not_direct.empty() ? ""
+                                                 : "; directly between the devices it is not "
+                                                   "possible: ",
+                              not_direct));
   }
   char reason[512] = "";
   const weir_result_t result =

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "core/base/status.h"
@@ -30,8 +31,9 @@ class Messages {
 
   // ---- Any thread.
   // Marks a message whose buffer lies on `device` as one on device memory. Fails if the transport
-  // does not take it, or if the messages of this rank lie on another device.
-  Status take_device_buffer(Request& request, int device);
+  // does not take it, or if the messages of this rank lie on another device. `not_direct`: why it
+  // does not go directly between devices, or "".
+  Status take_device_buffer(Request& request, int device, const std::string& not_direct = {});
   // Whether the transport takes messages with `peer` on memory of `device`. Asks it.
   bool takes_device(Rank peer, int device);
   // The device in whose memory `buffer` lies, if messages with `peer` may lie there, else -1.

@@ -39,23 +39,34 @@ struct RemoveMark {
 };
 using StreamMark = std::unique_ptr<void, RemoveMark>;
 
+// The calls between weir_group_start and weir_group_end of which some are messages that are work of
+// streams: such calls are enqueued together, once all of the group have been started.
+struct CallGroup {
+  std::atomic<bool> all_started{false};
+};
+
 // The device, stream and state of a call on device memory.
 struct DeviceCall {
   int device = 0;
-  StreamMark mark;  // of a message: the point that its stream must reach; null: it has
-  // The rest of a collective.
+  StreamMark mark;  // of a message by the transport: the point that its stream must reach
+  // The rest is not for messages by the transport.
   bool on_stream = false;  // the caller's stream; the call ends once the operation is on it
   void* stream = nullptr;
   bool is_all_to_all_v = false;
   std::vector<uint64_t> send_counts, send_displacements, recv_counts, recv_displacements;
   bool taken = false;  // by the transport
   bool enqueued = false;
-  // Directly between the devices (DeviceStreams), and not by a transport.
+  // Directly between the devices (DeviceStreams, DeviceMessages), and not by a transport.
   bool by_stream = false;
-  bool is_being_enqueued = false;      // by a thread without the communicator's lock
-  std::shared_ptr<StreamWatch> watch;  // once enqueued, outside of graphs
+  std::shared_ptr<const CallGroup> group;  // empty: it is in no such group
+  bool is_being_enqueued = false;          // by a thread without the communicator's lock
+  std::shared_ptr<StreamWatch> watch;      // once enqueued, outside of graphs
   std::thread::id caller;
   bool detached = false;  // the caller has no handle: the communicator releases it
+
+  bool is_of_open_group() const {
+    return group != nullptr && !group->all_started.load(std::memory_order_acquire);
+  }
 };
 
 // What a message with a tag has beside its peer, length and buffer.
@@ -112,6 +123,12 @@ struct Request {
   Request() = default;
   Request(const Request&) = delete;
   Request& operator=(const Request&) = delete;
+
+  bool is_message() const { return kind == RequestKind::kSend || kind == RequestKind::kRecv; }
+  // A message that goes directly between devices.
+  bool is_stream_message() const { return is_message() && device != nullptr && device->by_stream; }
+  // It is performed on devices, by work of streams or by a transport as a whole.
+  bool is_of_device_side() const { return kind == RequestKind::kDevice || is_stream_message(); }
 };
 
 }  // namespace weir::comm

@@ -181,6 +181,10 @@ Status MessageCall::enqueue_kernel() {
   return calls_.status();
 }
 
+bool MessageCall::copies_after() const {
+  return std::any_of(bounces_.begin(), bounces_.end(), [](const Bounce& it) { return !it.sends; });
+}
+
 Status MessageCall::enqueue_end() {
   for (const Bounce& it : bounces_) {
     if (!it.sends) copy(it);

@@ -72,6 +72,8 @@ class MessageCall {
   // Up to the kernel, and the rest. An error stays, and nothing more is enqueued.
   Status enqueue_kernel();
   Status enqueue_end();
+  // Something is copied after the kernel.
+  bool copies_after() const;
   bool done() const { return done_; }
   // Something is on the stream.
   bool begun() const { return calls_.begun(); }

@@ -10,9 +10,27 @@
 
 namespace weir::comm {
 
-MessageWatch::MessageWatch(WatchedCall call, const std::vector<StreamMessage>& messages)
-    : StreamWatch(std::move(call)) {
+MessageWatch::MessageWatch(WatchedCall call, const std::vector<StreamMessage>& messages,
+                           bool runs_beside)
+    : StreamWatch(std::move(call)), runs_beside_(runs_beside) {
   for (const StreamMessage& it : messages) messages_.push_back({it.peer, it.sends, it.bytes, 0});
+}
+
+void MessageWatch::end_by_counters() {
+  for (const Message& it : messages_) {
+    const auto before = std::find_if(ends_.rbegin(), ends_.rend(), [&](const MessageEnd& earlier) {
+      return earlier.is_before(it.peer, it.sends);
+    });
+    ends_.push_back(MessageEnd(memory(), it.peer, it.sends, it.bytes,
+                               before == ends_.rend() ? nullptr : &*before));
+  }
+}
+
+// The messages of a pair end in their order.
+bool MessageWatch::has_moved_all() const {
+  return !ends_.empty() && std::all_of(ends_.rbegin(), ends_.rend(), [](const MessageEnd& it) {
+    return it.has_come() && it.is_left();
+  });
 }
 
 void MessageWatch::note_begun() {

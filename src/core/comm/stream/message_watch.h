@@ -12,15 +12,26 @@
 #include <vector>
 
 #include "core/comm/stream/message_call.h"
+#include "core/comm/stream/message_end.h"
 #include "core/comm/stream/stream_watch.h"
 
 namespace weir::comm {
 
 class MessageWatch : public StreamWatch {
  public:
-  MessageWatch(WatchedCall call, const std::vector<StreamMessage>& messages);
+  // `runs_beside`: other calls with messages may run at the same time, with other peers or in other
+  // directions.
+  MessageWatch(WatchedCall call, const std::vector<StreamMessage>& messages,
+               bool runs_beside = false);
+
+  // The stream does not tell the end of the call: the counters of the lanes do. Before the call is
+  // enqueued, while no kernel of this rank uses these lanes.
+  void end_by_counters();
+  // Then: the ends of the messages, in the order of the calls.
+  const std::vector<MessageEnd>& ends() const { return ends_; }
 
   size_t order() const override { return 1; }
+  bool is_followed_only() const override { return !runs_beside_; }
   void note_begun() override;
   void note_ended() override;
 
@@ -37,6 +48,7 @@ class MessageWatch : public StreamWatch {
   std::vector<Rank> awaited(bool sends) const;
   bool waits_in(const Message& one) const;
 
+  bool has_moved_all() const override;
   uint64_t progress_mark() const override;
   void release() override { memory().stop_messages(); }
   bool finds_fault() override;
@@ -45,7 +57,9 @@ class MessageWatch : public StreamWatch {
   std::vector<Rank> late_ranks() const override;
   void record_wait(uint64_t since_ns) const override;
 
+  const bool runs_beside_;
   std::vector<Message> messages_;  // in the order of the calls
+  std::vector<MessageEnd> ends_;   // where the counters tell them
   bool begun_ = false;
 };
 

@@ -133,19 +133,20 @@ const DeviceKernels* StreamMemory::kernels(std::string* reason) {
   return found;
 }
 
-Status StreamMemory::own_stream(const char* function, OwnStream which, cuda::Stream* stream) {
+Status StreamMemory::own_stream(const char* function, OwnStream which, cuda::Stream* stream,
+                                size_t index) {
   cuda::Context context = nullptr;
   (void)driver_.cuCtxGetCurrent(&context);
   std::lock_guard lock(lock_);
   for (const Own& own : own_streams_) {
-    if (own.context != context || own.which != which) continue;
+    if (own.context != context || own.which != which || own.index != index) continue;
     *stream = own.stream;
     return {};
   }
   const cuda::RelaxedCapture relaxed(driver_);
   const cuda::Result result = driver_.cuStreamCreate(stream, cuda::kStreamNonBlocking);
   if (result != cuda::kSuccess) return cuda_failed(driver_, function, "cuStreamCreate", result);
-  own_streams_.push_back({context, which, *stream});
+  own_streams_.push_back({context, which, index, *stream});
   return {};
 }
 

@@ -66,9 +66,9 @@ class StreamMemory {
   const DeviceKernels* kernels(std::string* reason);
 
   // Streams of the library's own in the current context, for calls without one and for those that
-  // must not share one; made at the first call.
-  enum class OwnStream : uint8_t { kCollectives, kMessages };
-  Status own_stream(const char* function, OwnStream which, cuda::Stream* stream);
+  // must not share one; made at the first call. `index`: of several of a kind.
+  enum class OwnStream : uint8_t { kCollectives, kMessages, kSingleMessages };
+  Status own_stream(const char* function, OwnStream which, cuda::Stream* stream, size_t index = 0);
 
   // Numbers the collectives of this rank that are not captured, from 1 on.
   uint64_t next_call() { return ++call_count_; }
@@ -121,6 +121,7 @@ class StreamMemory {
   struct Own {
     cuda::Context context;
     OwnStream which;
+    size_t index;
     cuda::Stream stream;
   };
   std::vector<Own> own_streams_;

@@ -24,12 +24,14 @@ constexpr milliseconds kGonePatience{500};
 
 bool StreamWatch::ended() const {
   return !call_.in_graph &&
-         static_cast<int32_t>(load_word(call_.words.calls().done) - call_.number) >= 0;
+         (static_cast<int32_t>(load_word(call_.words.calls().done) - call_.number) >= 0 ||
+          has_moved_all());
 }
 
 bool StreamWatch::running() const {
   const Mailbox& words = call_.words.calls();
-  return load_word(words.ready) == call_.number && load_word(words.done) != call_.number;
+  return load_word(words.ready) == call_.number && load_word(words.done) != call_.number &&
+         !has_moved_all();
 }
 
 void StreamWatch::look() {

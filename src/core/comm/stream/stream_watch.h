@@ -54,6 +54,8 @@ class StreamWatch {
   // Calls of another order run beside those of this one.
   virtual size_t order() const = 0;
   static constexpr size_t kOrders = 2;
+  // Those of its order that were called later begin when it has ended.
+  virtual bool is_followed_only() const { return true; }
 
   // A part of the call, which is in no graph, is on the stream. By the thread that enqueues; may be
   // repeated.
@@ -75,6 +77,8 @@ class StreamWatch {
   bool lost() const { return lost_.load(std::memory_order_acquire); }
 
  protected:
+  // It has ended, although its stream does not tell.
+  virtual bool has_moved_all() const { return false; }
   // Changes with everything that moves in the call.
   virtual uint64_t progress_mark() const = 0;
   // Lets the stream pass, now; the communicator is spoilt.

@@ -67,9 +67,15 @@ void StreamWatches::lose_all() {
 std::vector<std::shared_ptr<StreamWatch>> StreamWatches::take_ended() {
   std::vector<std::shared_ptr<StreamWatch>> taken;
   for (auto& calls : calls_) {
-    while (!calls.empty() && (calls.front()->ended() || calls.front()->lost())) {
-      taken.push_back(std::move(calls.front()));
-      calls.pop_front();
+    for (size_t i = 0; i < calls.size();) {
+      if (calls[i]->ended() || calls[i]->lost()) {
+        taken.push_back(std::move(calls[i]));
+        calls.erase(calls.begin() + static_cast<std::ptrdiff_t>(i));
+      } else if (calls[i]->is_followed_only()) {
+        break;
+      } else {
+        ++i;
+      }
     }
   }
   return taken;
@@ -77,9 +83,11 @@ std::vector<std::shared_ptr<StreamWatch>> StreamWatches::take_ended() {
 
 std::vector<std::shared_ptr<StreamWatch>> StreamWatches::now() const {
   std::vector<std::shared_ptr<StreamWatch>> all;
-  // The calls of an order follow each other.
   for (const auto& calls : calls_) {
-    if (!calls.empty()) all.push_back(calls.front());
+    for (size_t i = 0; i < calls.size(); ++i) {
+      if (i == 0 || calls[i]->running()) all.push_back(calls[i]);
+      if (calls[i]->is_followed_only()) break;
+    }
   }
   for (const auto& graph : graphs_) {
     for (const auto& it : graph->all_) {

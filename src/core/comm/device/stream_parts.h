@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// StreamParts: what the calls of a communicator that are work of streams alone have in common. A
+// value.
+#pragma once
+
+#include <memory>
+
+#include "core/comm/stream/stream_memory.h"
+#include "core/comm/stream/stream_owner.h"
+#include "core/comm/stream/stream_record.h"
+#include "core/comm/stream/stream_watches.h"
+
+namespace weir::comm {
+
+struct StreamParts {
+  std::shared_ptr<StreamMemory> memory;
+  std::shared_ptr<StreamOwner> owner;
+  std::shared_ptr<StreamRecord> record;  // empty: nothing is recorded
+  std::shared_ptr<StreamWatches> watches;
+};
+
+// CU_STREAM_PER_THREAD, by which each thread means another stream.
+inline bool is_stream_of_thread(cuda::Stream stream) {
+  return reinterpret_cast<uintptr_t>(stream) == 2;
+}
+
+}  // namespace weir::comm

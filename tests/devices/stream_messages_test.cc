@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Messages of the C API that go directly between devices: between threads.
+#include "devices/stream_messages_cases.h"
+
+namespace weir::test {
+namespace {
+
+TEST(StreamMessages, GoRoundARingInEveryWay) {
+  for (const int n : {2, 3}) messages_between_threads(n, in_a_ring);
+}
+
+TEST(StreamMessages, WithoutAStreamNoneWaitsForAnother) {
+  for (const int n : {1, 2, 4}) messages_between_threads(n, with_all_ranks_at_once);
+}
+
+TEST(StreamMessages, InAGroupTheyDoNotWaitForItsCollectives) {
+  for (const int n : {2, 4}) messages_between_threads(n, beside_collectives);
+}
+
+TEST(StreamMessages, StreamsWaitForThemInTheOrderOfTheCalls) {
+  messages_between_threads(2, on_several_streams);
+}
+
+TEST(StreamMessages, ACapturedGraphIsLaunchedAgainAndAgain) {
+  for (const int n : {2, 3}) messages_between_threads(n, replayed);
+}
+
+TEST(StreamMessages, AtRandom) {
+  messages_between_threads(
+      3, [](weir_comm_t comm, int n, int rank) { at_random(comm, n, rank, seed_of_test()); });
+}
+
+TEST(StreamMessages, ACallWaitsForItsStreamAndTheCallerDoesNot) {
+  messages_between_threads(2, [](weir_comm_t comm, int, int rank) {
+    const Stream stream;
+    const DeviceArray<int> source(numbers(5000, 7));
+    const DeviceArray<int> data(std::vector<int>(5000, 0));
+    Gate gate(stream);
+    if (rank == 0) data.copy_of(source, stream);
+    EXPECT_WEIR(comm, weir_comm_set_stream(comm, stream.get()));
+    weir_request_t request = nullptr;
+    EXPECT_WEIR(comm, rank == 0 ? send(comm, data, 5000, 1, &request)
+                                : recv(comm, data, 5000, 0, &request));
+    int done = 1;
+    EXPECT_WEIR(comm, weir_test(&request, &done));
+    EXPECT_EQ(done, 0);
+    gate.open();
+    EXPECT_WEIR(comm, weir_wait(&request));
+    EXPECT_EQ(data.get(), numbers(5000, 7));
+    EXPECT_WEIR(comm, weir_comm_set_stream(comm, WEIR_NO_STREAM));
+  });
+}
+
+// As those that do not know yet which device they will use.
+TEST(StreamMessages, OfACommunicatorMadeBeforeADeviceNeedACollectiveFirst) {
+  run_threads_on_devices(2, [](weir_comm_t comm, int n, int rank) {
+    const DeviceArray<int> data(numbers(10, rank));
+    EXPECT_EQ(send(comm, data, 10, 1 - rank), WEIR_ERROR_UNSUPPORTED);
+    const std::string text = weir_last_error(comm);
+    EXPECT_NE(text.find("when the communicator was made"), std::string::npos) << text;
+    expect_sum(comm, n, rank);
+    in_a_ring(comm, n, rank);
+  });
+}
+
+TEST(StreamMessages, OfAnotherDeviceAreRefused) {
+  messages_between_threads(2, [](weir_comm_t comm, int n, int rank) {
+    use_device(rank + 4);
+    const DeviceArray<int> data(numbers(10, rank));
+    EXPECT_EQ(send(comm, data, 10, 1 - rank), WEIR_ERROR_INVALID_ARGUMENT);
+    const std::string text = weir_last_error(comm);
+    EXPECT_NE(text.find("which was current when the communicator was made"), std::string::npos)
+        << text;
+    use_device(rank);
+    in_a_ring(comm, n, rank);
+  });
+}
+
+TEST(StreamMessages, WhereTheyCannotGoDirectlyTheReasonIsTold) {
+  run_threads_on_one_device(2, [](weir_comm_t comm, int n, int rank) {
+    with_device_from_the_start(comm, n, rank, [](weir_comm_t made, int, int me) {
+      const DeviceArray<int> data(numbers(10, me));
+      EXPECT_EQ(send(made, data, 10, 1 - me), WEIR_ERROR_UNSUPPORTED);
+      const std::string text = weir_last_error(made);
+      EXPECT_NE(text.find("2 ranks"), std::string::npos) << text;
+      EXPECT_NE(text.find("WEIR_DIRECT=1"), std::string::npos) << text;
+    });
+  });
+}
+
+}  // namespace
+}  // namespace weir::test
