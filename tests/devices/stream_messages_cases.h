@@ -141,7 +141,7 @@ inline void with_all_ranks_at_once(weir_comm_t comm, int n, int rank) {
   }
 }
 
-// In one group; the ranks call them in different orders.
+// In one group on the even ranks; the odd ones call the collective first.
 inline void beside_collectives(weir_comm_t comm, int n, int rank) {
   const int peer = rank ^ 1;
   const Stream stream;
@@ -150,17 +150,17 @@ inline void beside_collectives(weir_comm_t comm, int n, int rank) {
     const DeviceArray<int> in(std::vector<int>(count, -1));
     const DeviceArray<int> sum(std::vector<int>(count, rank + 1));
     EXPECT_WEIR(comm, weir_comm_set_stream(comm, stream.get()));
-    EXPECT_WEIR(comm, weir_group_start());
     const auto reduce = [&] {
       return weir_all_reduce(comm, sum.data(), sum.data(), count, WEIR_INT32, WEIR_SUM, nullptr);
     };
-    if (rank % 2 == 0) {
+    // The peer needs the sum before it has the messages.
+    if (rank % 2 == 1) {
       ASSERT_WEIR(comm, reduce());
-      ASSERT_WEIR(comm, send(comm, out, count, peer));
-      ASSERT_WEIR(comm, recv(comm, in, count, peer));
-    } else {
-      ASSERT_WEIR(comm, recv(comm, in, count, peer));
-      ASSERT_WEIR(comm, send(comm, out, count, peer));
+    }
+    EXPECT_WEIR(comm, weir_group_start());
+    ASSERT_WEIR(comm, send(comm, out, count, peer));
+    ASSERT_WEIR(comm, recv(comm, in, count, peer));
+    if (rank % 2 == 0) {
       ASSERT_WEIR(comm, reduce());
     }
     EXPECT_WEIR(comm, weir_group_end());
