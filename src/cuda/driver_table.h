@@ -56,7 +56,7 @@ struct Driver {
   bool can_share_mapped() const {
     return has(cuMemGetAddressRange_v2, cuMemRetainAllocationHandle, cuMemRelease,
                cuMemExportToShareableHandle, cuMemImportFromShareableHandle, cuMemAddressReserve,
-               cuMemAddressFree, cuMemMap, cuMemSetAccess);
+               cuMemAddressFree, cuMemMap, cuMemUnmap, cuMemSetAccess);
   }
   // The same for the library's own kernels.
   bool can_launch() const {

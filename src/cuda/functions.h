@@ -117,7 +117,7 @@
     (CUipcEventHandle* handle, CUevent event)) \
   X(cuIpcOpenEventHandle, cuIpcOpenEventHandle, 4010, Programs, \
     (CUevent* event, CUipcEventHandle handle)) \
-  X(cuIpcCloseMemHandle, cuIpcCloseMemHandle, 4010, Programs, (CUdeviceptr address)) \
+  X(cuIpcCloseMemHandle, cuIpcCloseMemHandle, 4010, Weir, (CUdeviceptr address)) \
   X(cuPointerGetAttribute, cuPointerGetAttribute, 4000, Programs, \
     (void* data, CUpointer_attribute attribute, CUdeviceptr address)) \
   X(cuPointerGetAttributes, cuPointerGetAttributes, 7000, Weir, \

@@ -3,8 +3,10 @@
 // program can order them.
 #pragma once
 
+#include <chrono>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "devices/streams_support.h"

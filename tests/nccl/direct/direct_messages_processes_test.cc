@@ -54,7 +54,6 @@ TEST_F(NcclDirectMessagesProcesses, ReceiveFromEachOthersDevices) {
 }
 
 TEST_F(NcclDirectMessagesProcesses, ReceiveFromMemoryMadeByMapping) {
-  if (!descriptors_can_be_taken()) GTEST_SKIP() << kNoDescriptors;
   EXPECT_EQ(run_processes(2,
                           [](int rank, ncclComm_t first) {
                             ncclComm_t comm = use_device_in(first, rank, 0);
@@ -71,7 +70,6 @@ TEST_F(NcclDirectMessagesProcesses, ReceiveFromMemoryMadeByMapping) {
 }
 
 TEST_F(NcclDirectMessagesProcesses, AMessageMayLieInAllocationsSideBySide) {
-  if (!descriptors_can_be_taken()) GTEST_SKIP() << kNoDescriptors;
   EXPECT_EQ(run_processes(2,
                           [](int rank, ncclComm_t first) {
                             ncclComm_t comm = use_device_in(first, rank, 0);

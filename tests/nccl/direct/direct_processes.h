@@ -31,8 +31,6 @@ inline constexpr const char* kDirectly = "device memory is copied directly betwe
 inline constexpr const char* kReduced = "device memory is reduced directly on the devices";
 inline constexpr const char* kReductionsGivenUp = "device memory is reduced through host memory";
 inline constexpr const char* kMessages = "on device memory are copied directly";
-inline constexpr const char* kNoDescriptors =
-    "this machine does not let a process take another's descriptors";
 
 // A communicator that is made when the process uses a device.
 inline ncclComm_t use_device_in(ncclComm_t first, int rank, int device) {

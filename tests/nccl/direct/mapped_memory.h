@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of the stand-in's devices that is made by mapping, and whether this machine lets a process
-// take descriptors of another.
+// Memory of the stand-in's devices that is made by mapping.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -91,26 +90,6 @@ class MappedMemory {
 inline size_t open_descriptors() {
   const std::filesystem::directory_iterator all("/proc/self/fd");
   return static_cast<size_t>(std::distance(begin(all), end(all)));
-}
-
-// Whether one child of a process may take a descriptor of another: Yama and containers may forbid
-// it.
-inline bool descriptors_can_be_taken() {
-  const pid_t owner = fork();
-  if (owner == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    for (;;) pause();
-  }
-  const pid_t taker = fork();
-  if (taker == 0) {
-    const long process = syscall(SYS_pidfd_open, owner, 0);
-    _exit(process >= 0 && syscall(SYS_pidfd_getfd, process, 0, 0) >= 0 ? 0 : 1);
-  }
-  int status = 1;
-  EXPECT_EQ(waitpid(taker, &status, 0), taker);
-  EXPECT_EQ(kill(owner, SIGKILL), 0);
-  EXPECT_EQ(waitpid(owner, nullptr, 0), owner);
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
 }  // namespace weir::nccl::test

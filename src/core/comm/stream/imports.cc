@@ -2,93 +2,69 @@
 #include "core/comm/stream/imports.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <vector>
-
 #include "core/comm/stream/cuda_error.h"
-#include "core/comm/stream/descriptors.h"
 
 namespace weir::comm {
 
 namespace {
 
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-constexpr const char* kTakenBack = "its owner has unmapped it since";
-
-template <typename Value>
-bool read_at(const OwnedDescriptor& file, off_t offset, Value* value) {
-  return pread(file.get(), value, sizeof *value, offset) == static_cast<ssize_t>(sizeof *value);
-}
-
-// From another process: the descriptor may be of any file, which is not read before it is known to
-// be memory.
-bool is_book(const OwnedDescriptor& file, const ProcessNumber& owner) {
-  struct stat facts {};
-  BookHead head{};
-  return fstat(file.get(), &facts) == 0 && S_ISREG(facts.st_mode) &&
-         fcntl(file.get(), F_GET_SEALS) == kSeals && read_at(file, 0, &head) &&
-         head.magic == kBookMagic && head.process == owner;
-}
-
-bool is_whole(const BookRecord& record, uint64_t number, uint64_t bytes) {
-  if (record.number != number || record.bytes != bytes || record.piece_count == 0 ||
-      record.piece_count > kPiecesMax) {
-    return false;
-  }
-  uint64_t total_bytes = 0;
-  for (uint32_t i = 0; i < record.piece_count; ++i) {
-    const BookPiece& piece = record.pieces[i];
-    if (piece.bytes == 0 || piece.bytes > bytes - total_bytes || piece.descriptor < 0) return false;
-    total_bytes += piece.bytes;
-  }
-  return total_bytes == bytes;
-}
-
-// Imported handles; a mapping does not need them.
-class Handles {
- public:
-  explicit Handles(const cuda::Driver& driver) : driver_(driver) {}
-  ~Handles() {
-    for (const cuda::AllocationHandle it : all) (void)driver_.cuMemRelease(it);
-  }
-  Handles(const Handles&) = delete;
-  Handles& operator=(const Handles&) = delete;
-  std::vector<cuda::AllocationHandle> all;
-
- private:
-  const cuda::Driver& driver_;
-};
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL;
 
 std::string failed(const cuda::Driver& driver, const char* call, cuda::Result result) {
   return cuda_failed(driver, "memory by mapping", call, result).text();
 }
 
-// The descriptors of a record's pieces, as handles.
-bool take_all(const cuda::Driver& driver, const OtherProcess& process, const BookRecord& record,
-              Handles* handles, std::string* reason) {
-  handles->all.reserve(record.piece_count);
-  for (uint32_t i = 0; i < record.piece_count; ++i) {
-    const OwnedDescriptor piece = process.take(record.pieces[i].descriptor, reason);
-    if (!piece.ok()) return false;
-    cuda::AllocationHandle handle = 0;
-    const cuda::Result result = driver.cuMemImportFromShareableHandle(
-        &handle, reinterpret_cast<void*>(static_cast<uintptr_t>(piece.get())),
-        cuda::kHandleDescriptor);
-    if (result != cuda::kSuccess) {
-      *reason = failed(driver, "cuMemImportFromShareableHandle", result);
-      return false;
-    }
-    handles->all.push_back(handle);
+// Maps one piece; its handle is not needed afterwards.
+bool map_piece(const cuda::Driver& driver, const OwnedDescriptor& piece, cuda::DevicePointer at,
+               uint64_t bytes, std::string* reason) {
+  cuda::AllocationHandle handle = 0;
+  cuda::Result result = driver.cuMemImportFromShareableHandle(
+      &handle, reinterpret_cast<void*>(static_cast<uintptr_t>(piece.get())),
+      cuda::kHandleDescriptor);
+  if (result != cuda::kSuccess) {
+    *reason = failed(driver, "cuMemImportFromShareableHandle", result);
+    return false;
   }
-  return true;
+  result = driver.cuMemMap(at, bytes, 0, handle, 0);
+  (void)driver.cuMemRelease(handle);
+  if (result != cuda::kSuccess) *reason = failed(driver, "cuMemMap", result);
+  return result == cuda::kSuccess;
 }
 
-// Maps them next to each other, in order.
-Imported map_all(const cuda::Driver& driver, const BookRecord& record, const Handles& handles) {
+}  // namespace
+
+// From another process: the descriptor may be of any file, which is not read before it is known to
+// be memory.
+std::vector<uint64_t> read_pieces(const OwnedDescriptor& list, uint32_t count, uint64_t bytes) {
+  if (count == 0 || count > kPiecesMax) return {};
+  struct stat facts {};
+  std::vector<uint64_t> words(2 + size_t{count});
+  const auto size = static_cast<ssize_t>(words.size() * sizeof words[0]);
+  if (fstat(list.get(), &facts) != 0 || !S_ISREG(facts.st_mode) || facts.st_size != size ||
+      fcntl(list.get(), F_GET_SEALS) != kSeals ||
+      pread(list.get(), words.data(), static_cast<size_t>(size), 0) != size ||
+      words[0] != kPiecesMagic || words[1] != count) {
+    return {};
+  }
+  uint64_t total = 0;
+  words.erase(words.begin(), words.begin() + 2);
+  for (const uint64_t it : words) {
+    if (it == 0 || it > bytes - total) return {};
+    total += it;
+  }
+  return total == bytes ? words : std::vector<uint64_t>();
+}
+
+Imported import_memory(const cuda::Driver& driver, const std::vector<uint64_t>& lengths,
+                       const std::vector<OwnedDescriptor>& pieces, uint64_t bytes) {
   Imported it;
+  if (!driver.can_share_mapped()) {
+    it.reason = "this CUDA has no functions for memory by mapping";
+    return it;
+  }
   cuda::MemoryAccess access;
   access.location.type = cuda::kLocationDevice;
   access.flags = cuda::kAccessReadWrite;
@@ -98,74 +74,34 @@ Imported map_all(const cuda::Driver& driver, const BookRecord& record, const Han
     return it;
   }
   cuda::DevicePointer base = 0;
-  result = driver.cuMemAddressReserve(&base, record.bytes, 0, 0, 0);
+  result = driver.cuMemAddressReserve(&base, bytes, 0, 0, 0);
   if (result != cuda::kSuccess) {
     it.reason = failed(driver, "cuMemAddressReserve", result);
     return it;
   }
-  uint64_t offset = 0;
-  for (uint32_t i = 0; i < record.piece_count; ++i) {
-    const uint64_t bytes = record.pieces[i].bytes;
-    result = driver.cuMemMap(base + offset, bytes, 0, handles.all[i], 0);
-    if (result != cuda::kSuccess) {
-      it.reason = failed(driver, "cuMemMap", result);
-      it.is_stuck = i > 0;
-      if (!it.is_stuck) (void)driver.cuMemAddressFree(base, record.bytes);
-      return it;
-    }
-    offset += bytes;
+  uint64_t mapped = 0;
+  bool ok = true;
+  for (size_t i = 0; i < pieces.size() && ok; ++i) {
+    ok = map_piece(driver, pieces[i], base + mapped, lengths[i], &it.reason);
+    if (ok) mapped += lengths[i];
   }
-  result = driver.cuMemSetAccess(base, record.bytes, &access, 1);
-  if (result != cuda::kSuccess) {
-    it.reason = failed(driver, "cuMemSetAccess", result);
-    it.is_stuck = true;
+  if (ok) {
+    result = driver.cuMemSetAccess(base, bytes, &access, 1);
+    ok = result == cuda::kSuccess;
+    if (!ok) it.reason = failed(driver, "cuMemSetAccess", result);
+  }
+  if (ok) {
+    it.pointer = base;
     return it;
   }
-  it.pointer = base;
+  if (mapped > 0) (void)driver.cuMemUnmap(base, mapped);
+  (void)driver.cuMemAddressFree(base, bytes);
   return it;
 }
 
-}  // namespace
-
-Imported import_memory(const cuda::Driver& driver, const ProcessNumber& owner, const ExportKey& key,
-                       uint64_t number, uint64_t bytes) {
-  Imported it;
-  if (!driver.can_share_mapped()) {
-    it.reason = "this CUDA has no functions for memory by mapping";
-    return it;
-  }
-  if (number == 0 || key.process <= 0 || key.book < 0 || key.record >= kExportsMax) {
-    it.reason = "the description that its owner sent is invalid";
-    return it;
-  }
-  const OtherProcess process(key.process, &it.reason);
-  if (!process.ok()) return it;
-  const OwnedDescriptor book = process.take(key.book, &it.reason);
-  if (!book.ok()) return it;
-  if (!is_book(book, owner)) {
-    it.reason = fmt::format(
-        "process {} is a different process here: containers must share one view of processes "
-        "(--pid=host)",
-        key.process);
-    return it;
-  }
-  const auto offset =
-      static_cast<off_t>(sizeof(BookHead) + size_t{key.record} * sizeof(BookRecord));
-  BookRecord record{};
-  if (!read_at(book, offset, &record) || !is_whole(record, number, bytes)) {
-    it.reason = kTakenBack;
-    return it;
-  }
-  Handles handles(driver);
-  if (!take_all(driver, process, record, &handles, &it.reason)) return it;
-  // The owner clears a record before it closes the descriptors: if the record is unchanged, the
-  // right ones were taken.
-  uint64_t still = 0;
-  if (!read_at(book, offset, &still) || still != number) {
-    it.reason = kTakenBack;
-    return it;
-  }
-  return map_all(driver, record, handles);
+void end_import(const cuda::Driver& driver, cuda::DevicePointer pointer, uint64_t bytes) {
+  (void)driver.cuMemUnmap(pointer, bytes);
+  (void)driver.cuMemAddressFree(pointer, bytes);
 }
 
 }  // namespace weir::comm

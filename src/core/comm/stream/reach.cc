@@ -2,11 +2,13 @@
 #include "core/comm/stream/reach.h"
 
 #include <fmt/format.h>
+#include <sys/random.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <mutex>
-#include <vector>
+#include <utility>
 
 #include "core/base/per_process.h"
 #include "core/comm/stream/cuda_error.h"
@@ -26,7 +28,7 @@ struct Mapping {
   uint64_t allocation = 0;
   uint32_t shared = kSharedNot;
   cuda::DevicePointer pointer = 0;
-  std::string reason;  // where there is no pointer
+  size_t user_count = 0;
 
   bool is(cuda::Context wanted, const ProcessNumber& of, const DeviceRange& range) const {
     return context == wanted && owner == of && allocation == range.allocation &&
@@ -34,7 +36,7 @@ struct Mapping {
   }
 };
 
-static_assert(sizeof(ExportKey) <= sizeof(cuda::IpcHandle));
+static_assert(sizeof(Offers::Key) <= sizeof(cuda::IpcHandle));
 
 struct Mappings {
   std::mutex lock;
@@ -57,18 +59,40 @@ char* pointer_of(uint64_t address) {
   return reinterpret_cast<char*>(static_cast<uintptr_t>(address));
 }
 
-// True when the mapping is kept, with a pointer or without; else `reason` says why there is none.
-bool open_mapping(const cuda::Driver& driver, const DeviceRange& range, Mapping* made,
+// The list of the allocations, and a descriptor of each.
+bool fetch_pieces(const DeviceRange& range, const FetchDescriptor& fetch,
+                  std::vector<uint64_t>* lengths, std::vector<OwnedDescriptor>* pieces,
                   std::string* reason) {
+  Offers::Key first{};
+  std::memcpy(first.data(), range.handle.reserved, first.size());
+  for (uint32_t i = 0; i <= range.piece_count && i <= kPiecesMax; ++i) {
+    const Result<int> fetched = fetch(key_of(first, i));
+    if (!fetched.ok()) {
+      *reason = fetched.status().text();
+      return false;
+    }
+    pieces->emplace_back(fetched.value());
+    if (i > 0) continue;
+    *lengths = read_pieces(pieces->back(), range.piece_count, range.bytes);
+    pieces->clear();
+    if (!lengths->empty()) continue;
+    *reason = "the description that its owner sent is invalid";
+    return false;
+  }
+  return true;
+}
+
+bool open_mapping(const cuda::Driver& driver, const DeviceRange& range,
+                  const FetchDescriptor& fetch, Mapping* made, std::string* reason) {
   const cuda::RelaxedCapture relaxed(driver);
-  if (range.shared == kSharedByExport) {
-    ExportKey key;
-    std::memcpy(static_cast<void*>(&key), range.handle.reserved, sizeof key);
-    Imported imported = import_memory(driver, made->owner, key, range.allocation, range.bytes);
+  if (range.shared == kSharedByDescriptors) {
+    std::vector<uint64_t> lengths;
+    std::vector<OwnedDescriptor> pieces;
+    if (!fetch_pieces(range, fetch, &lengths, &pieces, reason)) return false;
+    Imported imported = import_memory(driver, lengths, pieces, range.bytes);
     made->pointer = imported.pointer;
-    made->reason = imported.reason;
     *reason = std::move(imported.reason);
-    return made->pointer != 0 || imported.is_stuck;
+    return made->pointer != 0;
   }
   if (!driver.can_share()) {
     *reason = "this CUDA has no IPC";
@@ -79,6 +103,15 @@ bool open_mapping(const cuda::Driver& driver, const DeviceRange& range, Mapping*
   if (result == cuda::kSuccess) return true;
   *reason = cuda_failed(driver, "CUDA IPC", "cuIpcOpenMemHandle", result).text();
   return false;
+}
+
+void close_mapping(const cuda::Driver& driver, const Mapping& mapping) {
+  const cuda::RelaxedCapture relaxed(driver);
+  if (mapping.shared == kSharedByDescriptors) {
+    end_import(driver, mapping.pointer, mapping.bytes);
+  } else if (driver.cuIpcCloseMemHandle != nullptr) {
+    (void)driver.cuIpcCloseMemHandle(mapping.pointer);
+  }
 }
 
 // Whether the program has given the device access to all of it.
@@ -103,19 +136,66 @@ bool is_given(const cuda::Driver& driver, cuda::Device device, uint64_t address,
 
 }  // namespace
 
-DeviceRange range_of(const cuda::Driver& driver, const void* memory, bool for_others,
-                     uint64_t bytes) {
+Status Offers::add(const Key& key, int descriptor) {
+  WEIR_RETURN_IF_ERROR(network_->offer(key, descriptor));
+  keys_.push_back(key);
+  return Status();
+}
+
+void Offers::withdraw() {
+  for (const Key& key : std::exchange(keys_, {})) network_->withdraw(key);
+}
+
+Offers::Key key_of(const Offers::Key& first, uint32_t index) {
+  Offers::Key key = first;
+  key[0] = static_cast<unsigned char>(key[0] ^ (index & 0xff));
+  key[1] = static_cast<unsigned char>(key[1] ^ (index >> 8));
+  return key;
+}
+
+uint64_t next_number() {
+  static std::atomic<uint64_t> latest{0};
+  return ++latest;
+}
+
+namespace {
+
+Refusal offer_memory(const cuda::Driver& driver, uint64_t bytes, Offers* offers,
+                     DeviceRange* range) {
+  Exported exported;
+  const Refusal refusal = export_memory(driver, range->address, bytes, &exported);
+  if (refusal != Refusal::kNone) return refusal;
+  Offers::Key first{};
+  if (getrandom(first.data(), first.size(), 0) != static_cast<ssize_t>(first.size()) ||
+      !offers->add(first, exported.list.get()).ok()) {
+    return Refusal::kSystem;
+  }
+  for (uint32_t i = 0; i < exported.pieces.size(); ++i) {
+    if (!offers->add(key_of(first, i + 1), exported.pieces[i].get()).ok()) return Refusal::kSystem;
+  }
+  range->base = exported.base;
+  range->bytes = exported.bytes;
+  range->piece_count = static_cast<uint32_t>(exported.pieces.size());
+  range->shared = kSharedByDescriptors;
+  std::memcpy(range->handle.reserved, first.data(), first.size());
+  return Refusal::kNone;
+}
+
+}  // namespace
+
+DeviceRange range_of(const cuda::Driver& driver, const void* memory, uint64_t bytes, Offers* offers,
+                     uint64_t number) {
   DeviceRange range;
   range.address = reinterpret_cast<uintptr_t>(memory);
-  if (!for_others) return range;
+  if (offers == nullptr) return range;
   const cuda::RelaxedCapture relaxed(driver);
   cuda::DevicePointer base = 0;
   size_t range_bytes = 0;
-  unsigned long long number = 0;
+  unsigned long long buffer = 0;
   unsigned capable = 0;
   int attributes[] = {cuda::kAttributeRangeStart, cuda::kAttributeRangeBytes,
                       cuda::kAttributeBufferId, cuda::kAttributeIsIpcCapable};
-  void* data[] = {&base, &range_bytes, &number, &capable};
+  void* data[] = {&base, &range_bytes, &buffer, &capable};
   if (driver.cuPointerGetAttributes(4, attributes, data, range.address) != cuda::kSuccess) {
     range.refusal = static_cast<uint32_t>(Refusal::kUnknown);
     return range;
@@ -124,30 +204,23 @@ DeviceRange range_of(const cuda::Driver& driver, const void* memory, bool for_ot
       driver.cuIpcGetMemHandle(&range.handle, base) == cuda::kSuccess) {
     range.base = base;
     range.bytes = range_bytes;
-    range.allocation = number;
+    range.allocation = buffer;
     range.shared = kSharedByIpc;
     return range;
   }
-  Export exported;
-  const Refusal refusal = export_memory(driver, range.address, bytes, &exported);
-  range.refusal = static_cast<uint32_t>(refusal);
-  if (refusal != Refusal::kNone) return range;
-  range.base = exported.base;
-  range.bytes = exported.bytes;
-  range.allocation = exported.number;
-  range.shared = kSharedByExport;
-  std::memcpy(range.handle.reserved, &exported.key, sizeof exported.key);
+  range.allocation = number;
+  range.refusal = static_cast<uint32_t>(offer_memory(driver, bytes, offers, &range));
   return range;
 }
 
 Reached reach(const cuda::Driver& driver, const ProcessNumber& owner, const DeviceRange& range,
-              uint64_t bytes) {
+              uint64_t bytes, const FetchDescriptor& fetch) {
   Reached it;
   if (owner == this_process()) {
     it.address = pointer_of(range.address);
     return it;
   }
-  if (range.shared != kSharedByIpc && range.shared != kSharedByExport) {
+  if (range.shared != kSharedByIpc && range.shared != kSharedByDescriptors) {
     it.reason = text_of(static_cast<Refusal>(range.refusal));
     return it;
   }
@@ -169,23 +242,33 @@ Reached reach(const cuda::Driver& driver, const ProcessNumber& owner, const Devi
           kMappingsMax);
       return it;
     }
-    Mapping made{context, owner, range.base, range.bytes, range.allocation, range.shared, 0, {}};
+    Mapping made{context, owner, range.base, range.bytes, range.allocation, range.shared, 0, 0};
     all.all.reserve(all.all.size() + 1);  // so that a lack of memory loses nothing
-    if (!open_mapping(driver, range, &made, &it.reason)) return it;
-    known = all.all.insert(all.all.end(), std::move(made));
+    if (!open_mapping(driver, range, fetch, &made, &it.reason)) return it;
+    known = all.all.insert(all.all.end(), made);
   }
-  if (known->pointer == 0) {
-    it.reason = known->reason;
-    return it;
-  }
-  it.reason.clear();
+  ++known->user_count;
   it.address = pointer_of(known->pointer + (range.address - range.base));
   return it;
 }
 
+void leave(const cuda::Driver& driver, const ProcessNumber& owner, const DeviceRange& range) {
+  if (owner == this_process()) return;
+  cuda::Context context = nullptr;
+  (void)driver.cuCtxGetCurrent(&context);
+  Mappings& all = mappings();
+  std::lock_guard lock(all.lock);
+  const auto known = std::find_if(all.all.begin(), all.all.end(), [&](const Mapping& mapping) {
+    return mapping.is(context, owner, range);
+  });
+  if (known == all.all.end() || --known->user_count > 0) return;
+  close_mapping(driver, *known);
+  all.all.erase(known);
+}
+
 Reached reach_by_kernel(const cuda::Driver& driver, const ProcessNumber& owner,
-                        const DeviceRange& range, uint64_t bytes) {
-  Reached it = reach(driver, owner, range, bytes);
+                        const DeviceRange& range, uint64_t bytes, const FetchDescriptor& fetch) {
+  Reached it = reach(driver, owner, range, bytes, fetch);
   // Another process's memory has been mapped for the context.
   if (it.address == nullptr || owner != this_process()) return it;
   cuda::Context mine = nullptr;

@@ -17,6 +17,8 @@ struct Resting {
   cuda::Context context = nullptr;
   uint64_t bytes = 0;
   char* memory = nullptr;
+  uint64_t number = 0;
+  bool is_mapped = false;
   std::shared_ptr<StreamFlags> used_with;  // empty: nobody reads it
   uint32_t use_count = 0;                  // of those then
 
@@ -41,16 +43,19 @@ Kept& kept() {
 
 }  // namespace
 
-char* StreamMemory::take_resting(cuda::Context context, uint64_t bytes) {
+bool StreamMemory::take_resting(bool is_mapped) {
   Kept& it = kept();
   std::lock_guard lock(it.lock);
   const auto found = std::find_if(it.resting.begin(), it.resting.end(), [&](const Resting& one) {
-    return one.context == context && one.bytes == bytes && !one.is_read();
+    return one.context == context_ && one.bytes == scratch_bytes_ && one.is_mapped == is_mapped &&
+           !one.is_read();
   });
-  if (found == it.resting.end()) return nullptr;
-  char* memory = found->memory;
+  if (found == it.resting.end()) return false;
+  own_scratch_ = found->memory;
+  scratch_number_ = found->number;
+  scratch_is_mapped_ = is_mapped;
   it.resting.erase(found);
-  return memory;
+  return true;
 }
 
 bool StreamMemory::register_flags(std::string* reason) {
@@ -90,7 +95,8 @@ StreamMemory::~StreamMemory() {
   try {
     Kept& it = kept();
     std::lock_guard lock(it.lock);
-    Resting resting{context_, scratch_bytes_, own_scratch_, nullptr, 0};
+    Resting resting{
+        context_, scratch_bytes_, own_scratch_, scratch_number_, scratch_is_mapped_, nullptr, 0};
     // What peers read of a communicator that has failed does not matter.
     if (entered_ && !spoiled) {
       resting.used_with = flags_;

@@ -96,8 +96,8 @@ class StreamMemory {
   T* on_device(uint64_t offset) const {
     return reinterpret_cast<T*>(static_cast<uintptr_t>(flags_base_ + offset));
   }
-  // Scratch that nothing uses any more; nullptr: there is none.
-  static char* take_resting(cuda::Context context, uint64_t bytes);
+  // Takes scratch of the right size that nothing uses any more; false: there is none.
+  bool take_resting(bool is_mapped);
   bool register_flags(std::string* reason);
 
   const cuda::Driver& driver_;
@@ -105,7 +105,9 @@ class StreamMemory {
   Rank rank_ = 0;
   uint64_t slot_bytes_ = 0;
   uint64_t message_slot_bytes_ = 0;
-  uint64_t scratch_bytes_ = 0;  // of this rank's allocation
+  uint64_t scratch_bytes_ = 0;   // of this rank's allocation
+  uint64_t scratch_number_ = 0;  // its number (reach.h)
+  bool scratch_is_mapped_ = false;
   char* own_scratch_ = nullptr;
   std::vector<char*> scratch_;
   std::vector<uint64_t> contexts_in_process_;  // of ranks of this process; 0 for others

@@ -59,9 +59,55 @@ Sharing find_sharing(const std::vector<StreamSetup::Entry>& all) {
 
 constexpr uint64_t kFetchNs = 10'000'000'000;
 
+// Whether this CUDA has memory that is made by mapping, for other processes, too.
+bool can_map(const cuda::Driver& driver) {
+  return driver.can_share_mapped() &&
+         cuda::Driver::has(driver.cuMemCreate, driver.cuMemGetAllocationGranularity);
+}
+
+// On the current context's device, for all devices that reach it; 0: there is none.
+cuda::DevicePointer map_memory(const cuda::Driver& driver, uint64_t bytes) {
+  if (!can_map(driver)) return 0;
+  cuda::AllocationProperties wanted;
+  wanted.type = cuda::kAllocationPinned;
+  wanted.handle_types = cuda::kHandleDescriptor;
+  wanted.location.type = cuda::kLocationDevice;
+  size_t unit = 0;
+  cuda::AllocationHandle handle = 0;
+  if (driver.cuCtxGetDevice(&wanted.location.id) != cuda::kSuccess ||
+      driver.cuMemGetAllocationGranularity(&unit, &wanted, cuda::kGranularityRecommended) !=
+          cuda::kSuccess ||
+      unit == 0) {
+    return 0;
+  }
+  const uint64_t rounded = (bytes + unit - 1) / unit * unit;
+  if (driver.cuMemCreate(&handle, rounded, &wanted, 0) != cuda::kSuccess) return 0;
+  cuda::DevicePointer at = 0;
+  cuda::MemoryAccess access{wanted.location, cuda::kAccessReadWrite};
+  const bool reserved = driver.cuMemAddressReserve(&at, rounded, unit, 0, 0) == cuda::kSuccess;
+  const bool mapped = reserved && driver.cuMemMap(at, rounded, 0, handle, 0) == cuda::kSuccess;
+  (void)driver.cuMemRelease(handle);  // the mapping keeps it
+  if (!mapped || driver.cuMemSetAccess(at, rounded, &access, 1) != cuda::kSuccess) {
+    if (mapped) (void)driver.cuMemUnmap(at, rounded);
+    if (reserved) (void)driver.cuMemAddressFree(at, rounded);
+    return 0;
+  }
+  int count = 0;
+  if (driver.cuDeviceGetCount == nullptr || driver.cuDeviceGetCount(&count) != cuda::kSuccess) {
+    count = 0;
+  }
+  for (access.location.id = 0; access.location.id < count; ++access.location.id) {
+    // Devices that cannot reach it are refused.
+    if (access.location.id != wanted.location.id) {
+      (void)driver.cuMemSetAccess(at, rounded, &access, 1);
+    }
+  }
+  return at;
+}
+
 }  // namespace
 
-StreamSetup::StreamSetup(const Config& config) : config_(config) {
+StreamSetup::StreamSetup(const Config& config) : config_(config), offers_(config.network) {
   memory_.reset(new StreamMemory(*cuda::driver_in_use()));
   memory_->rank_ = config.rank;
 }
@@ -70,6 +116,7 @@ StreamSetup::~StreamSetup() { withdraw(); }
 
 void StreamSetup::withdraw() {
   if (std::exchange(offered_, false)) config_.network->withdraw(mine_.key);
+  offers_.withdraw();
 }
 
 bool StreamSetup::prepare(uint64_t scratch_bytes) {
@@ -92,20 +139,29 @@ bool StreamSetup::prepare(uint64_t scratch_bytes) {
     return false;
   }
   const cuda::ContextScope scope(driver, nullptr, context);
-  char*& scratch = memory_->own_scratch_;
-  scratch = StreamMemory::take_resting(context, scratch_bytes);
-  if (scratch == nullptr) {
-    const cuda::RelaxedCapture relaxed(driver);
-    cuda::DevicePointer memory = 0;
-    const cuda::Result result = driver.cuMemAlloc_v2(&memory, scratch_bytes);
+  memory_->scratch_bytes_ = scratch_bytes;
+  if (!memory_->take_resting(is_for_others() && can_map(driver)) && !allocate(scratch_bytes)) {
+    return false;
+  }
+  memory_->has_kernels_ = device_kernels(driver, &reason_) != nullptr;
+  return true;
+}
+
+// For other processes by mapping, where this CUDA can: CUDA IPC needs privileges that some lack.
+bool StreamSetup::allocate(uint64_t bytes) {
+  const cuda::Driver& driver = memory_->driver_;
+  const cuda::RelaxedCapture relaxed(driver);
+  memory_->scratch_number_ = next_number();
+  cuda::DevicePointer memory = is_for_others() ? map_memory(driver, bytes) : 0;
+  memory_->scratch_is_mapped_ = memory != 0;
+  if (memory == 0) {
+    const cuda::Result result = driver.cuMemAlloc_v2(&memory, bytes);
     if (result != cuda::kSuccess) {
       reason_ = cuda_failed(driver, "scratch on the device", "cuMemAlloc", result).text();
       return false;
     }
-    scratch = reinterpret_cast<char*>(static_cast<uintptr_t>(memory));
   }
-  memory_->scratch_bytes_ = scratch_bytes;
-  memory_->has_kernels_ = device_kernels(driver, &reason_) != nullptr;
+  memory_->own_scratch_ = reinterpret_cast<char*>(static_cast<uintptr_t>(memory));
   return true;
 }
 
@@ -137,7 +193,8 @@ const StreamSetup::Entry& StreamSetup::begin() {
   }
   if (ok) {
     const cuda::ContextScope scope(driver, nullptr, memory_->context_);
-    mine_.scratch = range_of(driver, memory_->own_scratch_, !config_.in_one_process, scratch_bytes);
+    mine_.scratch = range_of(driver, memory_->own_scratch_, scratch_bytes,
+                             is_for_others() ? &offers_ : nullptr, memory_->scratch_number_);
     mine_.context = reinterpret_cast<uintptr_t>(memory_->context_);
   }
   mine_.ok = ok ? 1 : 0;
@@ -205,8 +262,11 @@ Result<bool> StreamSetup::connect(const std::vector<Entry>& all) {
       it.scratch_.push_back(it.own_scratch_);
       continue;
     }
+    const auto fetch = [&](const Offers::Key& key) {
+      return config_.network->fetch(rank, key, now_ns() + kFetchNs);
+    };
     const Reached reached =
-        reach_by_kernel(it.driver_, all[rank].process, all[rank].scratch, scratch_bytes);
+        reach_by_kernel(it.driver_, all[rank].process, all[rank].scratch, scratch_bytes, fetch);
     if (reached.address == nullptr) {
       reason_ = fmt::format("rank {}'s scratch: {}", rank, reached.reason);
       return false;

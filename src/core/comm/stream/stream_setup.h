@@ -71,6 +71,9 @@ class StreamSetup {
 
  private:
   bool prepare(uint64_t scratch_bytes);
+  bool allocate(uint64_t bytes);
+  // Other processes need access to what is made here.
+  bool is_for_others() const { return !config_.in_one_process && config_.network != nullptr; }
   bool find_flags(const StreamFlagsKey& key);
   void withdraw();
 
@@ -78,6 +81,7 @@ class StreamSetup {
   std::shared_ptr<StreamMemory> memory_;
   Entry mine_{};
   bool offered_ = false;
+  Offers offers_;  // of scratch
   std::string reason_;
 };
 
