@@ -49,10 +49,11 @@ class DeviceState {
   }
   // Each is explained once per communicator.
   enum class Event : uint32_t {
-    kCopied = 1,      // a collective has been work of its stream alone
-    kReduced = 2,     // a reduction has
-    kSent = 4,        // messages have
-    kTransported = 8  // the transport takes messages itself
+    kCopied = 1,       // a collective has been work of its stream alone
+    kReduced = 2,      // a reduction has
+    kSent = 4,         // messages have
+    kTransported = 8,  // the transport takes messages itself
+    kInWindows = 16    // a collective has used its buffers where they lie
   };
   // True the first time.
   bool note(Event event) {

@@ -178,7 +178,7 @@ Outcome OneSided::share(const char* function, Comm& comm, void* memory, size_t b
     peer.bytes = entry.bytes;
     peer.on_device = entry.on_device != 0;
     if (peer.on_device) {
-      // Collectives on memory of devices need no window, and puts are refused.
+      // Collectives reach it by other means (stream/agreement.h), and puts are refused.
     } else if (rank == rank_) {
       peer.address = static_cast<unsigned char*>(memory);
     } else if (mine.direct != 0 && entry.direct != 0) {

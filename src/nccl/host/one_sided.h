@@ -24,6 +24,10 @@
 #include "nccl/host/symmetric.h"
 #include "weir/weir.h"
 
+namespace weir::comm {
+class DeviceWindow;
+}
+
 namespace weir::nccl {
 
 class OneSided;
@@ -43,6 +47,8 @@ struct SharedWindow {
   std::vector<Peer> peers;
   bool everywhere = false;  // every rank reaches the memory of all
   uint64_t reachable = 0;   // Communicator::add_reachable's number, where collectives use it
+  // On devices, where collectives use it there.
+  std::shared_ptr<comm::DeviceWindow> on_devices;
 
   // A put in progress holds it shared, so that the window ends before or after the put.
   std::shared_mutex ending;

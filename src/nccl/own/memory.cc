@@ -6,14 +6,18 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "api/handles.h"
+#include "core/comm/stream/device_window.h"
+#include "core/comm/stream/stream_memory.h"
 #include "nccl/api/own.h"
 #include "nccl/base/outcome.h"
 #include "nccl/comm/comm.h"
 #include "nccl/host/one_sided.h"
 #include "nccl/own/group.h"
+#include "nccl/stream/agreement.h"
 
 using weir::nccl::Comm;
 using weir::nccl::invalid_argument;
@@ -120,13 +124,17 @@ ncclResult_t weir::nccl::own::CommWindowRegister(ncclComm_t handle, void* buffer
     Setup setup;
     setup.function = kFunction;
     setup.parent = comm;
-    setup.work = [comm, buffer, bytes, made]() -> Outcome {
+    setup.work = [comm, buffer, bytes, flags, made]() -> Outcome {
       Outcome result = weir::nccl::OneSided::open(kFunction, *comm);
       if (!result.ok()) return result;
       std::shared_ptr<weir::nccl::SharedWindow> shared;
       result = comm->one_sided()->add_window(kFunction, *comm, buffer, bytes, &shared);
       if (!result.ok()) return result;
       if (shared->everywhere) collectives_go_by(*comm, *shared);
+      result = weir::nccl::make_device_window(kFunction, *comm, buffer, bytes,
+                                              (flags & NCCL_WIN_COLL_SYMMETRIC) != 0,
+                                              &shared->on_devices);
+      if (!result.ok()) return result;
       *made = comm->add_window({buffer, bytes, std::move(shared)});
       return result;
     };
@@ -148,6 +156,10 @@ ncclResult_t weir::nccl::own::CommWindowDeregister(ncclComm_t handle, ncclWindow
     if (taken == nullptr) return no_such_window(kFunction);
     if (taken->shared->reachable != 0) {
       comm->weir()->comm->windows().withdraw_reachable(taken->shared->reachable);
+    }
+    if (const auto on_devices = std::exchange(taken->shared->on_devices, nullptr)) {
+      comm->devices().stream_memory()->remove_window(on_devices.get());
+      on_devices->end();
     }
     return comm->one_sided()->end_window(kFunction, *comm, *taken->shared);
   });

@@ -39,4 +39,22 @@ void explain(const Comm& comm, const std::string& text) {
   if (settings.ok() && settings.value().explain) std::fprintf(stderr, "%s\n", line.c_str());
 }
 
+void explain_first(Comm& comm, OperationKind kind, bool in_windows) {
+  using Event = DeviceState::Event;
+  if (is_message(kind)) {
+    if (!comm.devices().note(Event::kSent)) return;
+    explain(comm, fmt::format("messages of rank {} on device memory are copied directly between "
+                              "the ranks",
+                              comm.rank()));
+    return;
+  }
+  if (in_windows && comm.devices().note(Event::kInWindows) && comm.rank() == 0) {
+    explain(comm, "collectives use buffers in windows on devices where they lie");
+  }
+  const Event event = is_reduction(kind) ? Event::kReduced : Event::kCopied;
+  if (!comm.devices().note(event) || comm.rank() != 0) return;
+  explain(comm, is_reduction(kind) ? "device memory is reduced directly on the devices"
+                                   : "device memory is copied directly between the ranks");
+}
+
 }  // namespace weir::nccl

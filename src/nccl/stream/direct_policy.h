@@ -16,4 +16,7 @@ bool goes_by_stream(const Operation& operation);
 // Writes `text` to the log, and with WEIR_EXPLAIN to stderr.
 void explain(const Comm& comm, const std::string& text);
 
+// The first operation of a kind that is work of its stream alone, with `explain`.
+void explain_first(Comm& comm, OperationKind kind, bool in_windows);
+
 }  // namespace weir::nccl

@@ -207,21 +207,6 @@ Outcome check_one_sided(const Driver& driver, const std::vector<Operation>& oper
   return {};
 }
 
-void explain_first(Comm& comm, OperationKind kind) {
-  if (is_message(kind)) {
-    if (!comm.devices().note(DeviceState::Event::kSent)) return;
-    explain(comm, fmt::format("messages of rank {} on device memory are copied directly between "
-                              "the ranks",
-                              comm.rank()));
-    return;
-  }
-  const auto event =
-      is_reduction(kind) ? DeviceState::Event::kReduced : DeviceState::Event::kCopied;
-  if (!comm.devices().note(event) || comm.rank() != 0) return;
-  explain(comm, is_reduction(kind) ? "device memory is reduced directly on the devices"
-                                   : "device memory is copied directly between the ranks");
-}
-
 // A peer may have the calls of different communicators in another order, and messages and
 // collectives of one, too: what is work of a stream alone has the leading stream if nothing else
 // has it.
@@ -282,7 +267,7 @@ Outcome prepare_collectives(const Driver& driver, const Batch& batch,
     if (!outcome.ok()) return outcome;
     made.position = positions[part.streamed.size()];
     name_call(it, chain.last_call, &watched);
-    made.watch = std::make_shared<comm::CollectiveWatch>(watched, comm::words_of(call));
+    made.watch = std::make_shared<comm::CollectiveWatch>(watched, made.call->words());
     if (batch.capture.active) made.call->repeats();
     if (batch.capture.active && driver.is_stand_in) {
       made.call->check_first([it] { (void)fails_check(it); });
@@ -292,8 +277,8 @@ Outcome prepare_collectives(const Driver& driver, const Batch& batch,
       made.watch->hold(batch.may_run);
       made.call->wait_for(&watched.words.gate().done);
     }
+    explain_first(*part.comm, it.kind, made.call->in_windows());
     part.streamed.push_back(std::move(made));
-    explain_first(*part.comm, it.kind);
   }
   return {};
 }
@@ -336,7 +321,7 @@ Outcome prepare_messages(const Driver& driver, const Batch& batch,
     made.call->wait_for(&watched.words.gate().done);
   }
   part.messages = std::move(made);
-  explain_first(*part.comm, operations[0].kind);
+  explain_first(*part.comm, operations[0].kind, false);
   return {};
 }
 

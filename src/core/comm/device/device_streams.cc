@@ -249,7 +249,7 @@ Status DeviceStreams::enqueue_in(const Request& request, const char* function, c
   WEIR_RETURN_IF_ERROR(StreamCall::make(function, request.call, nullptr, parts_.memory, stream,
                                         watched.words, watched.number, &chain.pinned, &call));
   if (graph != nullptr) call->repeats();
-  auto made = std::make_shared<CollectiveWatch>(watched, words_of(request.call));
+  auto made = std::make_shared<CollectiveWatch>(watched, call->words());
   made->keep(call->host_copies());
   if (chain.has_end) WEIR_RETURN_IF_ERROR(chain.end.wait(driver, function, stream));
   parts_.watches->watch(driver, made, graph);

@@ -54,12 +54,24 @@ bool CollectiveWatch::finds_fault() {
   std::map<std::string, std::vector<Rank>> calls;
   const StreamFlags& flags = memory().flags();
   bool any = false;
+  std::vector<Rank> elsewhere;  // ranks whose buffers lie at other places
   for (Rank rank = 0; rank < memory().rank_count(); ++rank) {
     uint64_t what = 0;
     uint64_t count = 0;
-    if (!flags.read_call(rank, number_, &what, &count)) continue;
-    any = any || what != words_.what || count != words_.count;
+    uint32_t fingerprint = 0;
+    if (!flags.read_call(rank, number_, &what, &count, &fingerprint)) continue;
+    const bool differs = what != words_.what || count != words_.count;
+    any = any || differs;
+    if (!differs && fingerprint != words_.fingerprint) elsewhere.push_back(rank);
     calls[engine::describe(what, count)].push_back(rank);
+  }
+  if (!any && !elsewhere.empty()) {
+    fail(Code::kMismatch,
+         fmt::format("the buffers of {} lie at other places of windows than those of this rank, or "
+                     "in none: buffers in a window that was registered with "
+                     "NCCL_WIN_COLL_SYMMETRIC must lie at the same offset on every rank",
+                     describe_ranks(elsewhere)));
+    return true;
   }
   if (!any) return false;
   std::string text = "the ranks made different calls:";
@@ -84,7 +96,10 @@ std::vector<Rank> CollectiveWatch::late_ranks() const {
   for (Rank rank = 0; rank < memory().rank_count(); ++rank) {
     uint64_t what = 0;
     uint64_t count = 0;
-    if (!memory().flags().read_call(rank, number_, &what, &count)) late.push_back(rank);
+    uint32_t fingerprint = 0;
+    if (!memory().flags().read_call(rank, number_, &what, &count, &fingerprint)) {
+      late.push_back(rank);
+    }
   }
   return late;
 }

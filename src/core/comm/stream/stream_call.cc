@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -35,13 +36,62 @@ kernels::ReduceFold fold_of(const engine::Call& call) {
   return kernels::ReduceFold::kSum;
 }
 
-StreamShape shape_of(const engine::Call& call) {
+// So much at least, so that it is worth the wait for the peers at the end.
+constexpr uint64_t kWindowsBytesMin = StreamProgram::kOnePhaseMax + 1;
+
+// The same on all ranks, as far as their buffers lie at the same places. Only an all-reduce reads
+// the receive buffers of peers.
+CallInWindows find_windows(const engine::Call& call, StreamMemory& memory) {
+  const Collective it = call.collective;
+  const bool has_blocks = it == Collective::kReduceScatter || it == Collective::kAllToAll;
+  const uint64_t size = element_bytes(call.type);
+  const uint64_t bytes = call.count * size;
+  const Rank n = memory.rank_count();
+  if ((it != Collective::kAllReduce && it != Collective::kAllGather && !has_blocks) || n == 1 ||
+      call.scaled || bytes < kWindowsBytesMin) {
+    return {};
+  }
+  const uint64_t send_bytes = has_blocks ? n * bytes : bytes;
+  const auto* const send = static_cast<const char*>(call.input);
+  auto* const recv = static_cast<char*>(call.output);
+  CallInWindows found;
+  if (it == Collective::kAllGather && send == recv + memory.rank() * bytes) {
+    found.send = memory.find_window(recv, n * bytes);
+    found.stride = bytes;
+  } else {
+    found.send = memory.find_window(send, send_bytes);
+  }
+  if (it == Collective::kAllReduce) found.recv = memory.find_window(recv, bytes);
+  if (found.send.window == nullptr || found.send.offset % size != 0 ||
+      (it == Collective::kAllReduce &&
+       (found.recv.window == nullptr || found.recv.offset % size != 0)) ||
+      (it == Collective::kAllToAll && send < recv + send_bytes && recv < send + send_bytes)) {
+    return {};
+  }
+  return found;
+}
+
+// Ranks whose buffers lie elsewhere do not use each other's data.
+CallWords words_in(const engine::Call& call, const CallInWindows& windows) {
+  CallWords words = words_of(call);
+  if (!windows.is_so()) return words;
+  uint64_t mixed = words.fingerprint;
+  const uint64_t recv_number = windows.recv.window != nullptr ? windows.recv.window->number() : 0;
+  const uint64_t places[] = {windows.send.window->number(), windows.send.offset, windows.stride,
+                             recv_number, windows.recv.offset};
+  for (const uint64_t it : places) mixed = engine::fingerprint(mixed, it);
+  words.fingerprint = static_cast<uint32_t>(mixed);
+  return words;
+}
+
+StreamShape shape_of(const engine::Call& call, const CallWords& words, bool in_windows) {
   StreamShape shape;
   shape.collective = call.collective;
   shape.root = call.root;
   shape.count = call.count;
   shape.element_bytes = static_cast<uint32_t>(element_bytes(call.type));
-  shape.fingerprint = words_of(call).fingerprint;
+  shape.fingerprint = words.fingerprint;
+  shape.in_windows = in_windows;
   return shape;
 }
 
@@ -68,8 +118,8 @@ CallWords words_of(const engine::Call& call) {
 }
 
 StreamCall::StreamCall(const char* function, const engine::Call& call,
-                       std::shared_ptr<StreamMemory> memory, cuda::Stream stream,
-                       const StreamWords& words, uint32_t number)
+                       std::shared_ptr<StreamMemory> memory, CallInWindows windows,
+                       cuda::Stream stream, const StreamWords& words, uint32_t number)
     : memory_(std::move(memory)),
       calls_(memory_->driver(), function, stream),
       number_(number),
@@ -78,13 +128,17 @@ StreamCall::StreamCall(const char* function, const engine::Call& call,
       send_(static_cast<const char*>(call.input)),
       recv_(static_cast<char*>(call.output)),
       element_bytes_(static_cast<uint32_t>(element_bytes(call.type))),
-      program_(shape_of(call), memory_->rank(), memory_->rank_count(), memory_->slot_bytes()) {}
+      windows_(std::move(windows)),
+      call_words_(words_in(call, windows_)),
+      program_(shape_of(call, call_words_, windows_.is_so()), memory_->rank(),
+               memory_->rank_count(), memory_->slot_bytes()) {}
 
 Status StreamCall::make(const char* function, const engine::Call& call, const void* factor,
                         const std::shared_ptr<StreamMemory>& memory, cuda::Stream stream,
                         const StreamWords& words, uint32_t number, std::shared_ptr<Staging>* pinned,
                         std::unique_ptr<StreamCall>* made) {
-  std::unique_ptr<StreamCall> it(new StreamCall(function, call, memory, stream, words, number));
+  std::unique_ptr<StreamCall> it(
+      new StreamCall(function, call, memory, find_windows(call, *memory), stream, words, number));
   Status status = it->prepare(call, factor);
   if (status.ok()) status = it->prepare_host_copies(pinned);
   if (status.ok()) *made = std::move(it);
@@ -125,7 +179,8 @@ Status StreamCall::prepare(const engine::Call& call, const void* factor) {
     factor_memory_ = static_cast<const char*>(factor);
   }
   writes_recv_ = reinterpret_cast<uintptr_t>(recv_) % element_bytes_ == 0 &&
-                 is_of_this_context(calls_.driver(), recv_);
+                 (is_of_this_context(calls_.driver(), recv_) ||
+                  memory_->find_window(recv_, call.count * element_bytes_).window != nullptr);
   return {};
 }
 
@@ -183,6 +238,11 @@ char* StreamCall::at(const StreamPlace& place) const {
       return const_cast<char*>(send_) + place.offset;
     case StreamBuffer::kRecv:
       return recv_ + place.offset;
+    case StreamBuffer::kPeerSend:
+      return windows_.send.window->at(
+          place.rank, windows_.send.offset + place.rank * windows_.stride + place.offset);
+    case StreamBuffer::kPeerRecv:
+      return windows_.recv.window->at(place.rank, windows_.recv.offset + place.offset);
     default:
       return memory_->scratch(place.rank) + place.offset;
   }
@@ -197,13 +257,14 @@ void StreamCall::copy(char* to, cuda::MemoryPlace to_place, const char* from,
   }
   const bool to_plain = to_place == cuda::MemoryPlace::kPlain;
   const bool from_plain = from_place == cuda::MemoryPlace::kPlain;
-  char* const pinned = to_plain || from_plain ? host_copies_->pinned->bytes : nullptr;
-  if (from_plain) {
-    copy_on_host(pinned, from, bytes);
-    from = pinned;
+  if (!to_plain && !from_plain) return calls_.copy(to, from, bytes);
+  char* const pinned = host_copies_->pinned->bytes;
+  for (uint64_t at = 0; at < bytes; at += memory_->slot_bytes()) {
+    const uint64_t piece = std::min(bytes - at, memory_->slot_bytes());
+    if (from_plain) copy_on_host(pinned, from + at, piece);
+    calls_.copy(to_plain ? pinned : to + at, from_plain ? pinned : from + at, piece);
+    if (to_plain) copy_on_host(to + at, pinned, piece);
   }
-  calls_.copy(to_plain ? pinned : to, from, bytes);
-  if (to_plain) copy_on_host(to, pinned, bytes);
 }
 
 void StreamCall::copy_on_host(void* to, const void* from, uint64_t bytes) {
@@ -227,14 +288,27 @@ void StreamCall::scale(char* data, uint64_t count) {
   launch(&arguments);
 }
 
+// In pieces of a slot, where the result passes through this rank's own room.
 void StreamCall::reduce(const StreamOp& op) {
+  const bool passes = op.stores && !op.keeps && !writes_recv_;
+  const uint64_t most = passes ? memory_->slot_bytes() / element_bytes_ : op.count;
+  for (uint64_t begin = 0; begin < op.count; begin += most) {
+    StreamOp piece = op;
+    piece.count = std::min(op.count - begin, most);
+    piece.from.offset += begin * element_bytes_;
+    piece.to.offset += begin * element_bytes_;
+    reduce_piece(piece);
+  }
+}
+
+void StreamCall::reduce_piece(const StreamOp& op) {
   kernels::ReduceArguments arguments;
   arguments.count = op.count;
   arguments.source_count = memory_->rank_count();
   arguments.fold = fold_;
   arguments.divisor = divisor_;
   for (Rank rank = 0; rank < memory_->rank_count(); ++rank) {
-    arguments.sources[rank] = memory_->scratch(rank) + op.from.offset;
+    arguments.sources[rank] = at({op.from.memory, rank, op.from.offset});
   }
   char* const kept = memory_->scratch(memory_->rank()) + op.from.offset;
   const bool stores_here = op.stores && writes_recv_;

@@ -36,6 +36,14 @@ struct CallWords {
 };
 CallWords words_of(const engine::Call& call);
 
+// Where the buffers of a call that peers read lie in windows.
+struct CallInWindows {
+  DeviceWindow::Place send;
+  uint64_t stride = 0;       // each rank's send buffer lies its number of strides behind that
+  DeviceWindow::Place recv;  // of an all-reduce
+  bool is_so() const { return send.window != nullptr; }
+};
+
 // What the functions of a call use. It must stay until the stream has passed the call; in a graph,
 // as long as that may be launched.
 struct HostCopies {
@@ -53,6 +61,10 @@ class StreamCall {
                      const std::shared_ptr<StreamMemory>& memory, cuda::Stream stream,
                      const StreamWords& words, uint32_t number, std::shared_ptr<Staging>* pinned,
                      std::unique_ptr<StreamCall>* made);
+  // It uses its buffers in windows.
+  bool in_windows() const { return windows_.is_so(); }
+  // Of the call and the places of its buffers in windows.
+  const CallWords& words() const { return call_words_; }
   // nullptr: there are none.
   const std::shared_ptr<HostCopies>& host_copies() const { return host_copies_; }
 
@@ -76,7 +88,7 @@ class StreamCall {
 
  private:
   StreamCall(const char* function, const engine::Call& call, std::shared_ptr<StreamMemory> memory,
-             cuda::Stream stream, const StreamWords& words, uint32_t number);
+             CallInWindows windows, cuda::Stream stream, const StreamWords& words, uint32_t number);
   Status prepare(const engine::Call& call, const void* factor);
   Status prepare_host_copies(std::shared_ptr<Staging>* pinned);
   void copy_on_host(void* to, const void* from, uint64_t bytes);
@@ -87,6 +99,7 @@ class StreamCall {
             uint64_t bytes);
   void scale(char* data, uint64_t count);
   void reduce(const StreamOp& op);
+  void reduce_piece(const StreamOp& op);
   void launch(kernels::ReduceArguments* arguments);
 
   const std::shared_ptr<StreamMemory> memory_;
@@ -97,6 +110,8 @@ class StreamCall {
   const char* const send_;
   char* const recv_;
   const uint32_t element_bytes_;
+  const CallInWindows windows_;
+  const CallWords call_words_;
   const StreamProgram program_;
   cuda::Function kernel_ = nullptr;  // of a reduction
   kernels::ReduceFold fold_ = kernels::ReduceFold::kSum;

@@ -168,11 +168,13 @@ void StreamFlags::note_call(Rank rank, uint64_t number, uint64_t what, uint64_t 
   it.number.store(number, std::memory_order_release);
 }
 
-bool StreamFlags::read_call(Rank rank, uint64_t number, uint64_t* what, uint64_t* count) const {
+bool StreamFlags::read_call(Rank rank, uint64_t number, uint64_t* what, uint64_t* count,
+                            uint32_t* fingerprint) const {
   const Record& it = record(rank, number);
   if (it.number.load(std::memory_order_acquire) != number) return false;
   *what = it.what;
   *count = it.count;
+  *fingerprint = static_cast<uint32_t>(it.fingerprint);
   return it.number.load(std::memory_order_acquire) == number;
 }
 

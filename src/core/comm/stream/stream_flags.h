@@ -92,7 +92,8 @@ class StreamFlags {
   }
   void note_call(Rank rank, uint64_t number, uint64_t what, uint64_t count, uint32_t fingerprint);
   // False: the rank has not made a call of that number, or so many since that it is forgotten.
-  bool read_call(Rank rank, uint64_t number, uint64_t* what, uint64_t* count) const;
+  bool read_call(Rank rank, uint64_t number, uint64_t* what, uint64_t* count,
+                 uint32_t* fingerprint) const;
 
  private:
   static constexpr uint64_t kLine = 64;

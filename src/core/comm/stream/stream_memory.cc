@@ -156,6 +156,28 @@ Status StreamMemory::own_stream(const char* function, OwnStream which, cuda::Str
   return {};
 }
 
+void StreamMemory::add_window(std::shared_ptr<const DeviceWindow> window) {
+  std::lock_guard lock(lock_);
+  windows_.push_back(std::move(window));
+}
+
+void StreamMemory::remove_window(const DeviceWindow* window) {
+  std::lock_guard lock(lock_);
+  std::erase_if(windows_, [&](const auto& it) { return it.get() == window; });
+}
+
+// Of several the first, as on all ranks.
+DeviceWindow::Place StreamMemory::find_window(const void* memory, uint64_t bytes) {
+  std::lock_guard lock(lock_);
+  DeviceWindow::Place place;
+  for (const auto& it : windows_) {
+    if (!it->holds(memory, bytes, &place.offset)) continue;
+    place.window = it;
+    break;
+  }
+  return place;
+}
+
 void StreamMemory::release(uint32_t fingerprint) const {
   const Rank n = rank_count();
   for (uint32_t phase = 0; phase < StreamProgram::kPhases; ++phase) {

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "core/comm/stream/device_kernels.h"
+#include "core/comm/stream/device_window.h"
 #include "core/comm/stream/stream_flags.h"
 #include "core/comm/stream/stream_program.h"
 #include "cuda/driver.h"
@@ -69,6 +70,13 @@ class StreamMemory {
   // must not share one; made at the first call. `index`: of several of a kind.
   enum class OwnStream : uint8_t { kCollectives, kMessages, kSingleMessages };
   Status own_stream(const char* function, OwnStream which, cuda::Stream* stream, size_t index = 0);
+
+  // Windows of the program's, which collectives use from now on, and no more. `remove_window` does
+  // not end it. `next_window`: its number, the same on all ranks.
+  uint64_t next_window() { return ++window_count_; }
+  void add_window(std::shared_ptr<const DeviceWindow> window);
+  void remove_window(const DeviceWindow* window);
+  DeviceWindow::Place find_window(const void* memory, uint64_t bytes);
 
   // Numbers the collectives of this rank that are not captured, from 1 on.
   uint64_t next_call() { return ++call_count_; }
@@ -127,6 +135,8 @@ class StreamMemory {
     cuda::Stream stream;
   };
   std::vector<Own> own_streams_;
+  uint64_t window_count_ = 0;
+  std::vector<std::shared_ptr<const DeviceWindow>> windows_;
   std::vector<std::pair<cuda::Context, const DeviceKernels*>> kernels_;
 };
 

@@ -55,12 +55,12 @@ StreamProgram::StreamProgram(const StreamShape& call, Rank rank, Rank rank_count
              "a program moves elements");
   const uint64_t blocks = has_blocks() ? rank_count : 1;
   const uint64_t fits = slot_bytes / blocks / kAlign * kAlign / call.element_bytes;
-  width_ = std::min(call.count, fits);
+  width_ = call.in_windows ? call.count : std::min(call.count, fits);
   stride_ = aligned(width_ * call.element_bytes);
   rounds_ = (call.count + width_ - 1) / width_;
   two_phases_ =
       (call.collective == Collective::kAllReduce || call.collective == Collective::kReduce) &&
-      rank_count > 2 && call.count * call.element_bytes > kOnePhaseMax;
+      (call.in_windows || (rank_count > 2 && call.count * call.element_bytes > kOnePhaseMax));
 }
 
 bool StreamProgram::is_reduction() const {
@@ -122,7 +122,9 @@ uint64_t StreamProgram::part_count(size_t round, Rank rank) const {
 void StreamProgram::step(size_t index, std::vector<StreamOp>* ops) const {
   ops->clear();
   const size_t round = index / kStepsOfRound;
-  if (index % kStepsOfRound == 0) {
+  if (round == rounds_) {
+    await_given_back(ops);
+  } else if (index % kStepsOfRound == 0) {
     fill(round, ops);
   } else if (index % kStepsOfRound == 1) {
     use(round, ops);
@@ -164,6 +166,16 @@ void StreamProgram::give_back(uint32_t phase, uint32_t slot, std::vector<StreamO
   }
 }
 
+// What peers read is the caller's own.
+void StreamProgram::await_given_back(std::vector<StreamOp>* ops) const {
+  for (uint32_t phase = 0; phase < kPhases; ++phase) {
+    for (Rank reader = 0; reader < rank_count_; ++reader) {
+      if (!flows(phase, rank_, reader)) continue;
+      ops->push_back(wait_for(empty(phase, 0, rank_, reader), 1));
+    }
+  }
+}
+
 void StreamProgram::fill(size_t round, std::vector<StreamOp>* ops) const {
   const auto slot = static_cast<uint32_t>(round % kSlots);
   const uint64_t bytes = width(round) * call_.element_bytes;
@@ -173,6 +185,7 @@ void StreamProgram::fill(size_t round, std::vector<StreamOp>* ops) const {
   if (!writes(0, rank_) && !own_is_reduced) return;
   await_empty(0, round, ops);
   await_empty(1, round, ops);
+  if (call_.in_windows) return tell(0, slot, ops);
   const uint64_t blocks = has_blocks() ? rank_count_ : 1;
   for (uint64_t i = 0; i < blocks; ++i) {
     // Ranks begin with different peers. A rank's own block is copied from buffer to buffer, unless
@@ -200,11 +213,12 @@ void StreamProgram::use(size_t round, std::vector<StreamOp>* ops) const {
       op.kind = StreamOp::Kind::kReduce;
       op.count = two_phases_ ? part_count(round, rank_) : width(round);
       const uint64_t part = two_phases_ ? part_begin(round, rank_) * size : 0;
-      const uint64_t block = has_blocks() ? rank_ * stride_ : 0;
+      const uint64_t block = has_blocks() ? rank_ * (call_.in_windows ? block_bytes : stride_) : 0;
       op.from = {StreamBuffer::kScratch, 0, slot_offset(round) + block + part};
+      if (call_.in_windows) op.from = {StreamBuffer::kPeerSend, 0, block + part};
       op.to = {StreamBuffer::kRecv, rank_, at + part};
       op.stores = receives(rank_);
-      op.keeps = two_phases_;
+      op.keeps = two_phases_ && !call_.in_windows;
       if (op.count > 0) ops->push_back(op);
     }
   } else if (receives(rank_)) {
@@ -216,9 +230,12 @@ void StreamProgram::use(size_t round, std::vector<StreamOp>* ops) const {
       const bool own = writer == rank_ && (to_blocks || rooted_at(rank_));
       if (!own && !flows(0, writer, rank_)) continue;
       const uint64_t block = has_blocks() ? rank_ : 0;
-      const StreamPlace from =
-          own ? StreamPlace{StreamBuffer::kSend, rank_, block * block_bytes + at}
-              : StreamPlace{StreamBuffer::kScratch, writer, slot_offset(round) + block * stride_};
+      StreamPlace from{StreamBuffer::kScratch, writer, slot_offset(round) + block * stride_};
+      if (own) {
+        from = {StreamBuffer::kSend, rank_, block * block_bytes + at};
+      } else if (call_.in_windows) {
+        from = {StreamBuffer::kPeerSend, writer, block * block_bytes};
+      }
       ops->push_back(copy({StreamBuffer::kRecv, rank_, (to_blocks ? writer * block_bytes : 0) + at},
                           from, bytes));
     }
@@ -235,8 +252,9 @@ void StreamProgram::collect(size_t round, std::vector<StreamOp>* ops) const {
     const Rank owner = (rank_ + i) % rank_count_;
     if (!flows(1, owner, rank_) || part_count(round, owner) == 0) continue;
     const uint64_t part = part_begin(round, owner) * size;
-    ops->push_back(copy({StreamBuffer::kRecv, rank_, begin(round) * size + part},
-                        {StreamBuffer::kScratch, owner, slot_offset(round) + part},
+    StreamPlace from{StreamBuffer::kScratch, owner, slot_offset(round) + part};
+    if (call_.in_windows) from = {StreamBuffer::kPeerRecv, owner, part};
+    ops->push_back(copy({StreamBuffer::kRecv, rank_, begin(round) * size + part}, from,
                         part_count(round, owner) * size));
   }
   give_back(1, slot, ops);

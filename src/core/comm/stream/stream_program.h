@@ -18,6 +18,11 @@
 // constants, a captured program may be replayed any number of times, and ranks that make different
 // calls do not use each other's data.
 //
+// Windows. Where all ranks have mapped each other's buffers, a program copies nothing into slots: a
+// rank tells that its buffer is ready, its peers read there, and it waits until all have given it
+// back. An all-reduce then has two phases, of which the second one reads the receive buffers of the
+// peers, so that it may be in place.
+//
 // Steps. What a step waits for is set by steps with lower numbers. If all steps k of the ranks are
 // submitted before the first step k + 1, no order in which a device takes up the streams hangs.
 //
@@ -39,13 +44,14 @@ struct StreamShape {
   uint64_t count = 0;  // of the whole buffer or of a block, as in weir.h
   uint32_t element_bytes = 1;
   uint32_t fingerprint = 1;  // not 0; the same on ranks that make the same call
+  bool in_windows = false;   // all-reduce, reduce-scatter, all-gather and all-to-all only
 };
 
 // Where the data of an operation lie.
-enum class StreamBuffer : uint8_t { kSend, kRecv, kScratch };
+enum class StreamBuffer : uint8_t { kSend, kRecv, kScratch, kPeerSend, kPeerRecv };
 struct StreamPlace {
   StreamBuffer memory = StreamBuffer::kSend;
-  Rank rank = 0;  // whose scratch
+  Rank rank = 0;  // whose scratch, or buffer
   uint64_t offset = 0;
 };
 
@@ -54,7 +60,7 @@ struct StreamOp {
     kWait,    // until the flag has the value
     kSet,     // the flag to the value, after all that was before it in the stream
     kCopy,    // `bytes` from `from` to `to`
-    kReduce,  // `count` elements at from.offset of all ranks' scratch, in their order
+    kReduce,  // `count` elements at from.offset of all ranks' scratch, or send buffers, in order
   };
   Kind kind = Kind::kWait;
   uint32_t flag = 0;
@@ -96,7 +102,7 @@ class StreamProgram {
   // `slot_bytes`: a multiple of kAlign, at least slot_bytes_min, the same on all ranks.
   StreamProgram(const StreamShape& call, Rank rank, Rank rank_count, uint64_t slot_bytes);
 
-  size_t step_count() const { return rounds_ * kStepsOfRound; }
+  size_t step_count() const { return rounds_ * kStepsOfRound + (call_.in_windows ? 1 : 0); }
   // The operations of a step, in order.
   void step(size_t index, std::vector<StreamOp>* ops) const;
   // Whether this rank reads the send buffer, and writes the receive buffer.
@@ -131,6 +137,7 @@ class StreamProgram {
   void collect(size_t round, std::vector<StreamOp>* ops) const;
   void take(uint32_t phase, uint32_t slot, std::vector<StreamOp>* ops) const;
   void give_back(uint32_t phase, uint32_t slot, std::vector<StreamOp>* ops) const;
+  void await_given_back(std::vector<StreamOp>* ops) const;
   void tell(uint32_t phase, uint32_t slot, std::vector<StreamOp>* ops) const;
   void await_empty(uint32_t phase, size_t round, std::vector<StreamOp>* ops) const;
 

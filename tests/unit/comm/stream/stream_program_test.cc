@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <deque>
+#include <iterator>
 #include <random>
 #include <string>
 #include <vector>
@@ -43,14 +45,16 @@ class Machine {
     size_t recv_begin = 0;  // in `send`, where it is in place
   };
 
-  void push(Rank rank, Buffers* buffers, const std::vector<StreamOp>& ops) {
-    for (const StreamOp& op : ops) streams_[rank].push_back({op, buffers});
+  // The buffers of all ranks in the call.
+  void push(Rank rank, std::vector<Buffers>* all, const std::vector<StreamOp>& ops) {
+    for (const StreamOp& op : ops) streams_[rank].push_back({op, all});
   }
   bool empty(Rank rank) const { return streams_[rank].empty(); }
 
   // Carries out the first operation of the stream; false: it waits.
   bool advance(Rank rank) {
-    auto& [op, buffers] = streams_[rank].front();
+    auto& [op, all] = streams_[rank].front();
+    Buffers* const buffers = &(*all)[rank];
     if (op.kind == StreamOp::Kind::kWait) {
       if (flags_[op.flag] != op.value) return false;
     } else if (op.kind == StreamOp::Kind::kSet) {
@@ -58,12 +62,20 @@ class Machine {
     } else if (op.kind == StreamOp::Kind::kCopy) {
       EXPECT_EQ(op.bytes % 8, 0u);
       for (uint64_t i = 0; i < op.bytes; i += 8) {
-        at(rank, *buffers, op.to, i) = at(rank, *buffers, op.from, i);
+        const bool is_peers =
+            op.from.memory == StreamBuffer::kPeerSend || op.from.memory == StreamBuffer::kPeerRecv;
+        Buffers& from = is_peers ? (*all)[op.from.rank] : *buffers;
+        at(rank, *buffers, op.to, i) = at(is_peers ? op.from.rank : rank, from, op.from, i);
       }
     } else {
       for (uint64_t i = 0; i < op.count; ++i) {
-        uint64_t value = scratch(0, op.from.offset + 8 * i);
-        for (Rank r = 1; r < n_; ++r) value = value * 31 + scratch(r, op.from.offset + 8 * i);
+        const auto operand = [&, &op = op, all = all](Rank r) {
+          return op.from.memory == StreamBuffer::kPeerSend
+                     ? (*all)[r].send.at(op.from.offset / 8 + i)
+                     : scratch(r, op.from.offset + 8 * i);
+        };
+        uint64_t value = operand(0);
+        for (Rank r = 1; r < n_; ++r) value = value * 31 + operand(r);
         if (op.stores) at(rank, *buffers, op.to, 8 * i) = value;
         if (op.keeps) scratch(rank, op.from.offset + 8 * i) = value;
       }
@@ -78,7 +90,9 @@ class Machine {
     const uint64_t index = (place.offset + offset) / 8;
     if (place.memory == StreamBuffer::kScratch) return scratch(place.rank, place.offset + offset);
     EXPECT_EQ(place.rank, rank);
-    if (place.memory == StreamBuffer::kSend) return buffers.send.at(index);
+    if (place.memory == StreamBuffer::kSend || place.memory == StreamBuffer::kPeerSend) {
+      return buffers.send.at(index);
+    }
     return buffers.in_place ? buffers.send.at(buffers.recv_begin + index) : buffers.recv.at(index);
   }
 
@@ -86,7 +100,7 @@ class Machine {
   uint64_t slot_;
   std::vector<uint32_t> flags_;
   std::vector<std::vector<uint64_t>> scratch_;
-  std::vector<std::deque<std::pair<StreamOp, Buffers*>>> streams_;
+  std::vector<std::deque<std::pair<StreamOp, std::vector<Buffers>*>>> streams_;
 };
 
 uint64_t value_of(Rank rank, uint64_t index, uint64_t seed) {
@@ -100,6 +114,7 @@ struct Case {
   uint64_t count;
   uint64_t slot_bytes;
   bool in_place;
+  bool in_windows = false;
 
   StreamShape call() const {
     StreamShape it;
@@ -108,12 +123,14 @@ struct Case {
     it.count = count;
     it.element_bytes = 8;
     it.fingerprint = 1 + static_cast<uint32_t>(collective) * 100 + static_cast<uint32_t>(root);
+    it.in_windows = in_windows;
     return it;
   }
   std::string text() const {
     return "collective " + std::to_string(static_cast<int>(collective)) + ", " + std::to_string(n) +
            " ranks, root " + std::to_string(root) + ", count " + std::to_string(count) + ", slot " +
-           std::to_string(slot_bytes) + (in_place ? ", in place" : "");
+           std::to_string(slot_bytes) + (in_place ? ", in place" : "") +
+           (in_windows ? ", in windows" : "");
   }
   Machine::Buffers buffers(Rank rank, uint64_t seed) const {
     Machine::Buffers it;
@@ -176,6 +193,22 @@ std::vector<StreamOp> step_of(const Case& it, const StreamProgram& program, Rank
   for (StreamOp& op : ops) {
     if (op.kind != StreamOp::Kind::kCopy) continue;
     if (op.from.memory == StreamBuffer::kSend) op.from.offset += 8 * it.shift(rank);
+    if (op.from.memory == StreamBuffer::kPeerSend) op.from.offset += 8 * it.shift(op.from.rank);
+  }
+  return ops;
+}
+
+// What the caller does with its buffers as soon as its part of the call is over.
+std::vector<StreamOp> spoil(const Case& it, Rank rank, const Machine::Buffers& buffers) {
+  std::vector<StreamOp> ops;
+  if (it.in_place) return ops;
+  StreamOp op;
+  op.kind = StreamOp::Kind::kCopy;
+  op.from = {StreamBuffer::kSend, rank, 0};
+  op.bytes = 8;
+  for (uint64_t i = 1; i < buffers.send.size(); ++i) {
+    op.to = {StreamBuffer::kSend, rank, 8 * i};
+    ops.push_back(op);
   }
   return ops;
 }
@@ -189,6 +222,11 @@ std::vector<Case> cases(Rank ranks_max) {
           if (count == 40000 && (n > 4 || in_place)) continue;  // of two phases
           const uint64_t slot = count == 40000 ? 65536 : StreamProgram::slot_bytes_min(n) * 2;
           all.push_back({collective, n, n / 2, count, slot, in_place});
+          const bool is_rooted =
+              collective == Collective::kBroadcast || collective == Collective::kReduce ||
+              collective == Collective::kGather || collective == Collective::kScatter;
+          if (is_rooted || (collective == Collective::kAllToAll && in_place)) continue;
+          all.push_back({collective, n, n / 2, count, slot, in_place, true});
         }
       }
     }
@@ -207,8 +245,9 @@ TEST(StreamProgram, EveryCollectiveGivesItsValuesInAnyOrderOfTheStreams) {
       for (Rank r = 0; r < it.n; ++r) {
         const StreamProgram program(it.call(), r, it.n, it.slot_bytes);
         for (size_t i = 0; i < program.step_count(); ++i) {
-          machine.push(r, &buffers[r], step_of(it, program, r, i));
+          machine.push(r, &buffers, step_of(it, program, r, i));
         }
+        machine.push(r, &buffers, spoil(it, r, buffers[r]));
       }
       uint64_t waits = 0;
       for (Rank left = it.n; left > 0;) {
@@ -246,7 +285,7 @@ TEST(StreamProgram, NoStepWaitsForWhatALaterStepSets) {
     for (size_t i = 0; i < programs[0].step_count(); ++i) {
       for (Rank k = 0; k < it.n; ++k) {
         const Rank r = i % 2 == 0 ? k : it.n - 1 - k;
-        machine.push(r, &buffers[r], step_of(it, programs[r], r, i));
+        machine.push(r, &buffers, step_of(it, programs[r], r, i));
         while (!machine.empty(r)) {
           ASSERT_TRUE(machine.advance(r)) << "hangs: " << it.text() << ", step " << i;
         }
@@ -268,6 +307,9 @@ TEST(StreamProgram, CallsFollowEachOtherWithoutABarrier) {
     for (int i = 0; i < 60; ++i) {
       calls.push_back({kAll[random() % std::size(kAll)], n, static_cast<Rank>(random() % n),
                        1 + random() % 300, slot, false});
+      calls.back().in_windows =
+          i % 3 == 0 && std::find(std::begin(kAll), std::begin(kAll) + 4,
+                                  calls.back().collective) != std::begin(kAll) + 4;
     }
     buffers.resize(calls.size());
     for (size_t i = 0; i < calls.size(); ++i) {
@@ -277,8 +319,9 @@ TEST(StreamProgram, CallsFollowEachOtherWithoutABarrier) {
       for (Rank r = 0; r < n; ++r) {
         const StreamProgram program(calls[i].call(), r, n, slot);
         for (size_t k = 0; k < program.step_count(); ++k) {
-          machine.push(r, &buffers[i][r], step_of(calls[i], program, r, k));
+          machine.push(r, &buffers[i], step_of(calls[i], program, r, k));
         }
+        machine.push(r, &buffers[i], spoil(calls[i], r, buffers[i][r]));
       }
     }
     for (uint64_t waits = 0; waits < 100000;) {
