@@ -3,6 +3,7 @@
 // with all ranks in this process; and with what cannot go that way beside them.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <barrier>
 #include <string>
@@ -256,6 +257,42 @@ TEST_F(NcclDirect, DifferentDevicesOfOneProcess) {
     EXPECT_EQ(out.get(), expected(Kind::kAllGather, {numbers(kCount, 0, 1), numbers(kCount, 1, 1)},
                                   rank, kCount, 0));
   });
+}
+
+// Of more than 128 KiB. Between processes: direct_windows_test.cc.
+TEST_F(NcclDirect, BuffersInWindowsAreUsedWhereTheyLie) {
+  WEIR_NEEDS_QUEUES(8);
+  if (WEIR_TEST_HAS_KERNELS == 0) GTEST_SKIP() << "there are no kernels";
+  constexpr size_t kLarge = 50'021;
+  for (const bool shared : {false, true}) {
+    run_threads(2, [&](int rank, ncclComm_t first) {
+      use_device(shared ? 0 : rank);
+      ncclComm_t comm = nullptr;
+      ASSERT_NCCL(ncclCommSplit(first, 0, rank, &comm, nullptr));
+      const Stream stream;
+      const Array memory(MemoryKind::kDevice, 3 * kLarge);
+      ncclWindow_t window = nullptr;
+      ASSERT_NCCL(ncclCommWindowRegister(comm, memory.data(), 3 * kLarge * sizeof(int), &window,
+                                         NCCL_WIN_COLL_SYMMETRIC));
+      std::vector<int> values = numbers(kLarge, rank, 1);
+      values.resize(3 * kLarge);
+      memory.set(values);
+      int* const gathered = memory.data() + kLarge;
+      EXPECT_NCCL(ncclAllGather(memory.data(), gathered, kLarge, ncclInt, comm, stream.nccl()));
+      EXPECT_NCCL(ncclAllReduce(memory.data(), memory.data(), kLarge, ncclInt, ncclMax, comm,
+                                stream.nccl()));
+      stream.synchronize();
+      const std::vector<int> got = memory.get();
+      const std::vector<int> all[] = {numbers(kLarge, 0, 1), numbers(kLarge, 1, 1)};
+      for (size_t i = 0; i < kLarge; ++i) {
+        ASSERT_EQ(got[i], std::max(all[0][i], all[1][i])) << i;
+        ASSERT_EQ(got[kLarge + i], all[0][i]) << i;
+        ASSERT_EQ(got[2 * kLarge + i], all[1][i]) << i;
+      }
+      EXPECT_NCCL(ncclCommWindowDeregister(comm, window));
+      EXPECT_NCCL(ncclCommDestroy(comm));
+    });
+  }
 }
 
 // The stand-in's driver library does not make graphs.
