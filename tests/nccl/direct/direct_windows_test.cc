@@ -157,7 +157,7 @@ void use_windows(Kind kind, int n, int devices) {
                               EXPECT_NCCL(ncclCommWindowDeregister(comm, window));
                               // Then through scratch again; no peer has it any more.
                               reduce_and_copy(it, at, at + it.all(), round + 7);
-                              // The first window makes the counters of signals; idle connections are closed.
+                              // After the first window, which makes more than its own.
                               if (round == 0) descriptors = open_descriptors();
                               if (round == 2) {
                                 EXPECT_LE(open_descriptors(), descriptors);
