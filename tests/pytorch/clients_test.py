@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """DeepSpeed's ZeRO, the Hugging Face Trainer, Accelerate, and Megatron-core's tensor parallel.
 
-Each function is left out where its package is not installed (`tools/pytorch --clients`); exit
-status 77 where none is. Trainer and Accelerate know the backends of PyTorch by name: they run in
+Each function is left out where its package is not installed (`tools/pytorch --clients`), which is
+said; exit status 77 where none is. Trainer and Accelerate know the backends of PyTorch by name: they run in
 Gloo's place.
 """
 
@@ -221,11 +221,14 @@ if has("megatron"):
         parallel_state.destroy_model_parallel()
 
 
-if __name__ == "__main__" and not any(
-    has(package) for package in ("deepspeed", "accelerate", "transformers", "megatron")
-):
-    print("no client is installed: tools/pytorch --clients")
-    sys.exit(77)
+PACKAGES = ("deepspeed", "accelerate", "transformers", "megatron")
+
+if __name__ == "__main__" and "RANK" not in os.environ:
+    missing = [package for package in PACKAGES if not has(package)]
+    for package in missing:
+        print(f"LEFT OUT: {package} is not installed (tools/pytorch --clients)", flush=True)
+    if len(missing) == len(PACKAGES):
+        sys.exit(77)
 # DeepSpeed and Accelerate look for these also where the group is there already.
 os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
 os.environ.setdefault("MASTER_PORT", "29500")

@@ -17,9 +17,10 @@ STEPS = 6
 SAVED_AFTER = 2  # steps
 KILLED_IN = 4
 ROWS = 12  # of 2, 3 and 4 ranks alike
-# The error comes by a closed connection, in milliseconds, and later on a busy machine; a deadline
-# would be minutes.
-TOLD_WITHIN_S = 20
+# Of every rank that is left, from the kill on. The error comes by a closed connection, in tens of
+# milliseconds; a deadline would be minutes. A busy machine gets more tries.
+TOLD_WITHIN_S = 1
+TRIES = 3
 
 
 def main_of_rank():
@@ -111,7 +112,8 @@ def main_of_rank():
             assert f"rank {victim}" in str(error), f"the error does not name rank {victim}: {error}"
             with open(os.path.join(folder, "killed_at")) as file:
                 seconds = told_at - float(file.read())
-            assert seconds < TOLD_WITHIN_S, f"told after {seconds:.1f} s"
+            with open(os.path.join(folder, f"told{rank}"), "w") as file:
+                file.write(str(seconds))
             print(f"rank {rank} was told after {seconds:.3f} s: {error}".splitlines()[0])
         else:
             raise AssertionError("trained on with a rank that is dead")
@@ -151,25 +153,52 @@ def run_ranks(size, folder, options, victim):
     return passed
 
 
-def run(size, victims, options):
-    """Runs that lose a rank, and one that starts without it from the checkpoint of the first."""
+def told_in_time(size, victim, folder):
+    """Whether every rank that was left heard of the loss within TOLD_WITHIN_S."""
+    seconds = []
+    for rank in range(size):
+        if rank != victim:
+            with open(os.path.join(folder, f"told{rank}")) as file:
+                seconds.append(float(file.read()))
+    print(f"rank {victim} of {size}: the last of the others was told after {max(seconds):.3f} s")
+    return max(seconds) < TOLD_WITHIN_S
+
+
+def same_bits(size, own, started):
+    """Whether those that went on in `own` have the parameters of the run in `started`."""
     import torch
 
-    with tempfile.TemporaryDirectory(prefix="weir_pytorch_") as folder:
-        folders = [os.path.join(folder, f"without{victim}") for victim in victims]
-        for victim, own in zip(victims, folders):
-            os.mkdir(own)
-            if not run_ranks(size, own, options, victim):
-                return False
-        if not run_ranks(size - 1, folders[0], options, -1):
+    for rank in range(size - 1):
+        after_loss = torch.load(os.path.join(own, f"rank{rank}_after_loss"))
+        after_start = torch.load(os.path.join(started, f"rank{rank}_after_start"))
+        if not all(map(torch.equal, after_loss, after_start)):
+            print(f"rank {rank}: other bits than those of a run of {size - 1} ranks")
             return False
-        for victim, own in zip(victims, folders):
-            for rank in range(size - 1):
-                after_loss = torch.load(os.path.join(own, f"rank{rank}_after_loss"))
-                after_start = torch.load(os.path.join(folders[0], f"rank{rank}_after_start"))
-                if not all(map(torch.equal, after_loss, after_start)):
-                    print(f"rank {rank}: other bits than those of a run of {size - 1} ranks")
+    return True
+
+
+def run(size, victims, options):
+    """Runs that lose a rank, and one that starts without it from the checkpoint of the first."""
+    with tempfile.TemporaryDirectory(prefix="weir_pytorch_") as folder:
+        lost = []
+        for victim in victims:
+            for turn in range(TRIES):
+                own = os.path.join(folder, f"without{victim}_{turn}")
+                os.mkdir(own)
+                if not run_ranks(size, own, options, victim):
                     return False
+                lost.append((victim, own))
+                if told_in_time(size, victim, own):
+                    break
+            else:
+                print(f"rank {victim}: {TRIES} times later than {TOLD_WITHIN_S} s after its end")
+                return False
+        started = lost[0][1]
+        if not run_ranks(size - 1, started, options, -1):
+            return False
+        for victim, own in lost:
+            if not same_bits(size, own, started):
+                return False
             print(f"rank {victim} of {size} was killed, {size - 1} went on with the same bits")
     return True
 

@@ -7,8 +7,10 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -119,6 +121,95 @@ def test_torchrun(folder):
     torchrun = os.path.join(os.path.dirname(sys.executable), "torchrun")
     options = ["--nproc-per-node", "2", "--master-port", "0", script, folder.store()]
     expect_served(run([*RUN, torchrun, *options], RANK=None, WORLD_SIZE=None), 2)
+
+
+class LeftOut(Exception):
+    """A test whose program is not installed."""
+
+
+def client(package: str) -> str:
+    """The program of a client's name that starts jobs."""
+    if importlib.util.find_spec(package) is None:
+        raise LeftOut(f"{package} is not installed (tools/pytorch --clients)")
+    return os.path.join(os.path.dirname(sys.executable), package)
+
+
+def free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def test_accelerate_launch(folder):
+    """Its way to start several processes on one host; --cpu alone starts one."""
+    launch = [client("accelerate"), "launch", "--multi_gpu", "--num_processes", "2"]
+    script = folder.write(
+        "train.py",
+        """
+import os, sys
+import torch, torch.distributed as dist
+from accelerate import Accelerator
+accelerator = Accelerator(cpu=True)
+assert accelerator.num_processes == 2 and dist.get_backend() == "gloo"
+total = accelerator.reduce(torch.full((3,), accelerator.process_index + 1.0), reduction="sum")
+assert (total == 3).all()
+import weir
+counts = weir.operation_counts()
+os.write(1, b"WEIR\\n" if counts["ALLREDUCE"] == (1, 12) else b"GLOO\\n")
+dist.destroy_process_group()
+""",
+    )
+    options = ["--main_process_port", "0", script]
+    expect_served(run([*RUN, *launch, *options], RANK=None, WORLD_SIZE=None), 2)
+
+
+DEEPSPEED = """
+import os, sys
+import torch, torch.distributed as dist
+import deepspeed
+# It would compile its all-reduce over shared memory now.
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+backend = sys.argv[-1]
+if backend == "weir":
+    import weir
+assert not dist.is_initialized()
+deepspeed.init_distributed(dist_backend=backend)
+assert dist.get_backend() == backend and dist.get_world_size() == 2
+net = torch.nn.Linear(4, 5)
+with torch.no_grad():
+    net.weight.fill_(1.0 + dist.get_rank())  # the first rank's are everybody's
+config = {
+    "train_micro_batch_size_per_gpu": 1,
+    "zero_optimization": {"stage": 2},
+    "zero_allow_untested_optimizer": True,
+    "gradient_clipping": 0.0,
+    "zero_force_ds_cpu_optimizer": False,
+}
+optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+engine, *_ = deepspeed.initialize(model=net, optimizer=optimizer, config=config)
+engine.backward(engine(torch.full((1, 4), 1.0 + dist.get_rank())).sum())
+engine.step()
+# The average of 1 and 2 is the gradient.
+assert torch.equal(net.weight.detach(), torch.full((5, 4), 1 - 0.5 * 1.5)), net.weight
+import weir
+counts = weir.operation_counts()
+least = 4 * 25  # the parameters, or their gradients
+served = all(
+    sum(counts[name].bytes for name in counts if name in names) >= least
+    for names in (("BROADCAST",), ("ALLREDUCE", "REDUCE", "_REDUCE_SCATTER_BASE"))
+)
+os.write(1, b"WEIR\\n" if served else b"GLOO\\n")
+"""
+
+
+def test_the_launcher_of_deepspeed(folder):
+    """DeepSpeed makes the group itself, by either name."""
+    launch = [client("deepspeed"), "--num_gpus", "2"]
+    script = folder.write("train.py", DEEPSPEED)
+    alone = {"RANK": None, "WORLD_SIZE": None, "DS_ACCELERATOR": "cpu"}
+    for before, backend in (([], "weir"), (RUN, "gloo")):
+        command = [*before, *launch, "--master_port", free_port(), script, backend]
+        expect_served(run(command, **alone), 2)
 
 
 def test_children_by_spawn_and_fork(folder):
@@ -338,6 +429,8 @@ def main() -> int:
         try:
             function(Folder(path))
             print(f"passed {name}", flush=True)
+        except LeftOut as reason:
+            print(f"left out {name}: {reason}", flush=True)
         except BaseException:
             failed += 1
             traceback.print_exc()
