@@ -130,7 +130,16 @@ c10d::ErrorType Backend::getError() {
   }
 }
 
-void Backend::abort() { weir_comm_abort(comm()); }
+void Backend::abort() {
+  comm_->call_abort_hooks();
+  weir_comm_abort(comm());
+}
+
+void Backend::registerAbortHook(int64_t id, std::function<void()> hook) {
+  comm_->add_abort_hook(id, std::move(hook));
+}
+
+void Backend::unregisterAbortHook(int64_t id) { comm_->remove_abort_hook(id); }
 
 // The communicator ends with the last operation that uses it.
 void Backend::shutdown() {}
@@ -209,6 +218,14 @@ at::Tensor Backend::allocateTensor(long size, at::TensorOptions options) {
 }
 
 std::shared_ptr<c10::Allocator> Backend::getMemAllocator() { return allocator_of(arena()); }
+
+std::unordered_map<std::string, uint64_t> Backend::getMemoryStats() {
+  const auto usage = arena_usage();
+  if (!usage) return {};
+  return {{"arena_bytes", usage->bytes},
+          {"arena_used_bytes", usage->used_bytes},
+          {"arena_buffer_count", usage->buffer_count}};
+}
 
 std::optional<weir_arena_usage_t> Backend::arena_usage() {
   const std::lock_guard lock(arena_mutex_);
@@ -382,6 +399,7 @@ Backend::WorkPointer Backend::endCoalescing() {
 void Backend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_for_all) {
   const auto timeout = options.timeout == c10d::kUnsetTimeout ? options_->timeout : options.timeout;
   const uint64_t number = barrier_number_.fetch_add(1);
+  count(c10d::OpType::BARRIER, 0);
   const auto key_of = [](uint64_t barrier) {
     return c10::str("weir/monitored_barrier/", barrier, "/");
   };

@@ -16,6 +16,7 @@
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -48,6 +49,12 @@ class Backend : public c10d::Backend {
     // Of address space that the first allocateTensor of a group reserves on each rank, the same on
     // all ranks of a host; 0: allocateTensor is not offered.
     size_t arena_bytes = default_arena_bytes();
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+    // PyTorch changes the copy that it gives to a group which is split off.
+    c10::intrusive_ptr<c10d::Backend::Options> clone() const override {
+      return c10::make_intrusive<Options>(*this);
+    }
+#endif
   };
 
   // Collective over `size` callers with the same `store`. `name` stands in titles of profiles
@@ -67,6 +74,18 @@ class Backend : public c10d::Backend {
   uint64_t getSequenceNumberForGroup() override { return sequence_.load(); }
   c10d::ErrorType getError() override;
   void abort() override;
+  // A hook is called once, before the group ends by an error or by abort, in the thread that
+  // notices. PyTorch has them from 2.14 on (C10D_BACKEND_HAS_HOOKS); they override its own there.
+  void registerAbortHook(int64_t id, std::function<void()> hook)
+#ifdef C10D_BACKEND_HAS_HOOKS
+      override
+#endif
+      ;
+  void unregisterAbortHook(int64_t id)
+#ifdef C10D_BACKEND_HAS_HOOKS
+      override
+#endif
+      ;
   void shutdown() override;
   c10::intrusive_ptr<c10d::Backend> split(
       const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
@@ -104,6 +123,10 @@ class Backend : public c10d::Backend {
                                               const c10d::AllgatherOptions& options) override;
   WorkPointer gather(TensorLists& outputs, Tensors& inputs,
                      const c10d::GatherOptions& options) override;
+#ifdef C10D_BACKEND_HAS_WINDOW
+  WorkPointer gather_into_tensor(at::Tensor& output, at::Tensor& input,
+                                 const c10d::GatherOptions& options) override;
+#endif
   WorkPointer scatter(Tensors& outputs, TensorLists& inputs,
                       const c10d::ScatterOptions& options) override;
   WorkPointer reduce_scatter(Tensors& outputs, TensorLists& inputs,
@@ -145,6 +168,13 @@ class Backend : public c10d::Backend {
   }
   at::Tensor allocateTensor(long size, at::TensorOptions options) override;
   std::shared_ptr<c10::Allocator> getMemAllocator() override;
+#ifdef C10D_BACKEND_HAS_WINDOW
+  // Of PyTorch's own interface (c10d_window.h); weir.Window can do more.
+  bool supportsWindow() const override { return true; }
+  c10::intrusive_ptr<c10d::Window> new_window(const std::optional<at::Tensor>& tensor) override;
+#endif
+  // Bytes of this group's arena; empty: it has none.
+  std::unordered_map<std::string, uint64_t> getMemoryStats() override;
   // Of this group's arena; std::nullopt: it has none.
   std::optional<weir_arena_usage_t> arena_usage();
 
@@ -178,6 +208,13 @@ class Backend : public c10d::Backend {
   WorkPointer receive(c10d::OpType type, Tensors& tensors, int source, int tag);
   std::shared_ptr<Arena> arena();
   weir_comm_t comm() const { return comm_->handle(); }
+  void check_result(weir_result_t result, const char* what) {
+    if (result == WEIR_OK) [[likely]]
+      return;
+    const std::exception_ptr exception = exception_of(result, comm(), what);
+    comm_->call_abort_hooks(result);
+    std::rethrow_exception(exception);
+  }
   void check_rank(int64_t rank, const char* what) const;
 
   const std::shared_ptr<void> place_of_gloo_store_;  // see Options

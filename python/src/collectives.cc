@@ -146,6 +146,38 @@ Backend::WorkPointer Backend::gather(TensorLists& outputs, Tensors& inputs,
   return launch.finish(inputs, outputs, input.nbytes());
 }
 
+#ifdef C10D_BACKEND_HAS_WINDOW
+// `output` of other ranks than the root is not looked at.
+Backend::WorkPointer Backend::gather_into_tensor(at::Tensor& output, at::Tensor& input,
+                                                 const c10d::GatherOptions& options) {
+  Launch launch(*this, OpType::GATHER, "gather", options.timeout, options.asyncOp);
+  check_cpu(input, launch.name());
+  check_rank(options.rootRank, launch.name());
+  const bool is_root = options.rootRank == getRank();
+  const Elements elements = elements_to_move(input.scalar_type());
+  const at::Tensor flat = flat_input(input);
+  at::Tensor received;
+  if (is_root) {
+    check_same_type(output, input, launch.name());
+    TORCH_CHECK_VALUE(output.numel() == input.numel() * getSize(), launch.name(),
+                      ": output tensor size must be equal to world_size times input tensor size: ",
+                      output.numel(), " elements for ", getSize(), " times ", input.numel());
+    received = is_flat(output) ? output : flat_like(output);
+  }
+  void* data = is_root ? received.data_ptr() : nullptr;
+  launch.keep(flat);
+  launch.keep(received);
+  launch.call([&](weir_request_t* request) {
+    return weir_gather(comm(), flat.const_data_ptr(), data, count_of(flat, elements), elements.type,
+                       static_cast<int>(options.rootRank), request);
+  });
+  if (is_root && !received.is_same(output)) {
+    launch.then([output, received] { copy_back(output, received); });
+  }
+  return launch.finish(Tensors{input}, is_root ? Tensors{output} : Tensors(), input.nbytes());
+}
+#endif
+
 Backend::WorkPointer Backend::scatter(Tensors& outputs, TensorLists& inputs,
                                       const c10d::ScatterOptions& options) {
   Launch launch(*this, OpType::SCATTER, "scatter", options.timeout, options.asyncOp);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "completions.h"
+#include "operation.h"
 #include "texts.h"
 
 namespace weir::pytorch {
@@ -33,6 +34,52 @@ weir_result_t SharedCommunicator::set_deadline(std::chrono::milliseconds timeout
   const weir_result_t result = weir_comm_set_timeout(handle_, bounded.count());
   if (result == WEIR_OK) deadline_.store(timeout.count(), std::memory_order_relaxed);
   return result;
+}
+
+void SharedCommunicator::add_abort_hook(int64_t id, std::function<void()> hook) {
+  auto added = std::make_shared<const std::function<void()>>(std::move(hook));
+  Hook previous;  // let go without the lock
+  const std::lock_guard lock(hooks_mutex_);
+  previous = std::exchange(hooks_[id], std::move(added));
+}
+
+void SharedCommunicator::remove_abort_hook(int64_t id) {
+  Hook previous;
+  const std::lock_guard lock(hooks_mutex_);
+  const auto found = hooks_.find(id);
+  if (found == hooks_.end()) return;
+  previous = std::move(found->second);
+  hooks_.erase(found);
+}
+
+void SharedCommunicator::call_abort_hooks() {
+  std::map<int64_t, Hook> hooks;
+  {
+    const std::lock_guard lock(hooks_mutex_);
+    if (hooks_were_called_ || hooks_.empty()) return;
+    hooks_were_called_ = true;
+    hooks = hooks_;
+  }
+  stay_if_python_ends();
+  for (const auto& [id, hook] : hooks) {
+    try {
+      (*hook)();
+    } catch (const std::exception& error) {
+      TORCH_WARN("abort hook ", id, ": ", error.what());
+    }
+  }
+}
+
+void SharedCommunicator::call_abort_hooks(weir_result_t result) {
+  switch (result) {
+    case WEIR_OK:
+    case WEIR_ERROR_INVALID_ARGUMENT:
+    case WEIR_ERROR_UNSUPPORTED:
+    case WEIR_ERROR_NO_MEMORY:
+      return;
+    default:
+      call_abort_hooks();
+  }
 }
 
 std::exception_ptr exception_of(weir_result_t result, weir_comm_t comm, const std::string& what) {

@@ -7,6 +7,8 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
+#include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -35,12 +37,23 @@ class SharedCommunicator {
     return start();
   }
 
+  // ---- Hooks that are called once, before the communicator ends by an error or by abort ----
+  // They may run Python: no lock is held meanwhile. What they throw is a warning.
+  void add_abort_hook(int64_t id, std::function<void()> hook);
+  void remove_abort_hook(int64_t id);
+  void call_abort_hooks();
+  // Likewise, where `result` is an error after which the communicator is of no use.
+  void call_abort_hooks(weir_result_t result);
+
   // Whether operations that start now have this deadline already; then no lock is needed.
   bool has_deadline(std::chrono::milliseconds timeout) const {
     return deadline_.load(std::memory_order_relaxed) == timeout.count();
   }
 
  private:
+  // To copy one that runs Python would take Python's lock, while hooks_mutex_ is held.
+  using Hook = std::shared_ptr<const std::function<void()>>;
+
   SharedCommunicator(weir_comm_t handle, std::chrono::milliseconds timeout)
       : handle_(handle), deadline_(timeout.count()) {}
   weir_result_t set_deadline(std::chrono::milliseconds timeout);
@@ -48,6 +61,9 @@ class SharedCommunicator {
   weir_comm_t handle_;
   std::mutex mutex_;
   std::atomic<int64_t> deadline_;
+  std::mutex hooks_mutex_;
+  std::map<int64_t, Hook> hooks_;
+  bool hooks_were_called_ = false;
 };
 
 // The exception for a call on `comm` (NULL: on none) that failed: ValueError for wrong arguments,

@@ -30,11 +30,12 @@ class Backend::Launch {
     if (operation_ == nullptr) {
       const weir_result_t result = start(static_cast<weir_request_t*>(nullptr));
       stay_if_python_ends();
-      check(result, backend_.comm(), name_);
+      backend_.check_result(result, name_);
       return;
     }
-    check(backend_.comm_->start_within(timeout_, [&] { return start(operation_->new_request()); }),
-          backend_.comm(), name_);
+    backend_.check_result(
+        backend_.comm_->start_within(timeout_, [&] { return start(operation_->new_request()); }),
+        name_);
   }
 
   // Lives until the operation is complete.

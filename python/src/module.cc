@@ -2,6 +2,7 @@
 // The Python module weir._C.
 #include <c10/util/Exception.h>
 #include <pybind11/chrono.h>
+#include <pybind11/functional.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -85,11 +86,14 @@ void define_window(py::module_& module) {
            }),
            py::arg("backend"), py::arg("memory"), py::arg("signal_count"), no_gil)
       .def("bytes_of", &Window::bytes_of, no_gil)
-      .def("put", &Window::put, no_gil)
+      .def("put", &Window::put, py::arg("data"), py::arg("target"), py::arg("offset_bytes"),
+           py::arg("is_async"), py::arg("timeout") = c10d::kUnsetTimeout, no_gil)
       .def("put_signal", &Window::put_signal, no_gil)
       .def("get", &Window::get, no_gil)
-      .def("signal", &Window::signal, no_gil)
-      .def("wait_signal", &Window::wait_signal, no_gil)
+      .def("signal", &Window::signal, py::arg("target"), py::arg("signal"), py::arg("value"),
+           py::arg("is_async"), py::arg("timeout") = c10d::kUnsetTimeout, no_gil)
+      .def("wait_signal", &Window::wait_signal, py::arg("signal"), py::arg("value"),
+           py::arg("is_async"), py::arg("timeout") = c10d::kUnsetTimeout, no_gil)
       .def("fetch_add", &Window::fetch_add, no_gil)
       .def("compare_swap", &Window::compare_swap, no_gil)
       .def("signal_value", &Window::signal_value)
@@ -114,6 +118,9 @@ PYBIND11_MODULE(_C, module) {
       // As ProcessGroupGloo's; PyTorch writes the group's name and ranks there.
       .def_property_readonly("options", &Backend::own_options)
       .def("_set_default_timeout", &Backend::setTimeout, py::arg("timeout"))
+      // As PyTorch 2.14 has them, also before.
+      .def("register_abort_hook", &Backend::registerAbortHook, py::arg("hook_id"), py::arg("hook"))
+      .def("unregister_abort_hook", &Backend::unregisterAbortHook, py::arg("hook_id"))
       .def("lost_ranks", &Backend::lost_ranks, py::call_guard<py::gil_scoped_release>())
       .def("arena_usage", &arena_usage);
 

@@ -162,8 +162,8 @@ int64_t Window::bytes_of(int rank) const {
 
 template <typename Start>
 Window::WorkPointer Window::start(const char* name, const at::Tensor& kept, bool is_async,
-                                  Start&& start) {
-  const auto timeout = backend_->own_options()->timeout;
+                                  Start&& start, Milliseconds timeout) {
+  if (timeout == c10d::kUnsetTimeout) timeout = backend_->own_options()->timeout;
   if (!is_async && comm_->has_deadline(timeout)) {
     const weir_result_t result = start(static_cast<weir_request_t*>(nullptr));
     stay_if_python_ends();
@@ -183,15 +183,19 @@ Window::WorkPointer Window::start(const char* name, const at::Tensor& kept, bool
 }
 
 Window::WorkPointer Window::put(const at::Tensor& data, int target, int64_t offset_bytes,
-                                bool is_async) {
+                                bool is_async, Milliseconds timeout) {
   check_target(target, "Window.put");
   check_cpu(data, "Window.put");
   const size_t offset = offset_of(offset_bytes, "Window.put");
   const at::Tensor flat = flat_input(data);
   count(kPut, flat.nbytes());
-  return start("Window.put", flat, is_async, [&](weir_request_t* request) {
-    return weir_put(data_window_, target, offset, flat.const_data_ptr(), flat.nbytes(), request);
-  });
+  return start(
+      "Window.put", flat, is_async,
+      [&](weir_request_t* request) {
+        return weir_put(data_window_, target, offset, flat.const_data_ptr(), flat.nbytes(),
+                        request);
+      },
+      timeout);
 }
 
 Window::WorkPointer Window::put_signal(const at::Tensor& data, int target, int64_t offset_bytes,
@@ -221,22 +225,30 @@ Window::WorkPointer Window::get(const at::Tensor& data, int target, int64_t offs
   });
 }
 
-Window::WorkPointer Window::signal(int target, int64_t signal, uint64_t value, bool is_async) {
+Window::WorkPointer Window::signal(int target, int64_t signal, uint64_t value, bool is_async,
+                                   Milliseconds timeout) {
   check_target(target, "Window.signal");
   const size_t offset = word(signal, "Window.signal");
   count(kSignal, kWordBytes);
-  return start("Window.signal", {}, is_async, [&](weir_request_t* request) {
-    return weir_signal(signal_window_, target, offset, value, request);
-  });
+  return start(
+      "Window.signal", {}, is_async,
+      [&](weir_request_t* request) {
+        return weir_signal(signal_window_, target, offset, value, request);
+      },
+      timeout);
 }
 
-Window::WorkPointer Window::wait_signal(int64_t signal, uint64_t value, bool is_async) {
+Window::WorkPointer Window::wait_signal(int64_t signal, uint64_t value, bool is_async,
+                                        Milliseconds timeout) {
   check_open("Window.wait_signal");
   const size_t offset = word(signal, "Window.wait_signal");
   count(kWaitSignal, kWordBytes);
-  return start("Window.wait_signal", {}, is_async, [&](weir_request_t* request) {
-    return weir_wait_signal(signal_window_, offset, value, request);
-  });
+  return start(
+      "Window.wait_signal", {}, is_async,
+      [&](weir_request_t* request) {
+        return weir_wait_signal(signal_window_, offset, value, request);
+      },
+      timeout);
 }
 
 uint64_t Window::fetch_add(int target, int64_t signal, uint64_t value) {

@@ -36,14 +36,19 @@ class Window {
   // How many bytes `rank` has in the window.
   int64_t bytes_of(int rank) const;
 
+  using Milliseconds = std::chrono::milliseconds;
+
   // `offset_bytes` counts from the begin of the target's memory. nullptr: it is complete, as always
-  // where `is_async` is false.
-  WorkPointer put(const at::Tensor& data, int target, int64_t offset_bytes, bool is_async);
+  // where `is_async` is false. `timeout`, where it is set, instead of the group's.
+  WorkPointer put(const at::Tensor& data, int target, int64_t offset_bytes, bool is_async,
+                  Milliseconds timeout = c10d::kUnsetTimeout);
   WorkPointer put_signal(const at::Tensor& data, int target, int64_t offset_bytes, int64_t signal,
                          uint64_t value, bool is_async);
   WorkPointer get(const at::Tensor& data, int target, int64_t offset_bytes, bool is_async);
-  WorkPointer signal(int target, int64_t signal, uint64_t value, bool is_async);
-  WorkPointer wait_signal(int64_t signal, uint64_t value, bool is_async);
+  WorkPointer signal(int target, int64_t signal, uint64_t value, bool is_async,
+                     Milliseconds timeout = c10d::kUnsetTimeout);
+  WorkPointer wait_signal(int64_t signal, uint64_t value, bool is_async,
+                          Milliseconds timeout = c10d::kUnsetTimeout);
   // The previous values.
   uint64_t fetch_add(int target, int64_t signal, uint64_t value);
   uint64_t compare_swap(int target, int64_t signal, uint64_t expected, uint64_t desired);
@@ -60,7 +65,8 @@ class Window {
 
  private:
   template <typename Start>
-  WorkPointer start(const char* name, const at::Tensor& kept, bool is_async, Start&& start);
+  WorkPointer start(const char* name, const at::Tensor& kept, bool is_async, Start&& start,
+                    Milliseconds timeout = c10d::kUnsetTimeout);
   weir_comm_t comm() const { return comm_->handle(); }
   size_t word(int64_t signal, const char* what) const;
   void check_open(const char* what) const;

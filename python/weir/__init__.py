@@ -29,10 +29,10 @@ from ._register import create_backend, register
 from ._window import Window
 
 Options = _C.Backend.Options
-"""Options of ``init_process_group("weir", pg_options=...)``: ``deterministic``, so that results do
-not depend on algorithm, chunk size or transport; ``arena_bytes``, how much address space the first
-``allocate_tensor`` of the group reserves on each rank (as much as the host has memory; 0: the group
-allocates no tensors), the same on all ranks of a host."""
+Options.__doc__ = """Options of ``init_process_group("weir", pg_options=...)``: ``deterministic``,
+so that results do not depend on algorithm, chunk size or transport; ``arena_bytes``, how much address
+space the first ``allocate_tensor`` of the group reserves on each rank (as much as the host has
+memory; 0: the group allocates no tensors), the same on all ranks of a host."""
 
 __all__ = [
     "ArenaUsage",

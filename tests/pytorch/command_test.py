@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m weir: info, bench, and what it says of wrong words."""
 
+import ast
 import json
 import os
 import subprocess
@@ -20,7 +21,46 @@ def check(holds, text):
         sys.exit(f"FAILED: {text}")
 
 
+def own_names(thing):
+    names = {name for name in vars(thing) if not name.startswith(("__", "_pybind11"))}
+    return names | ({"__init__"} if "__init__" in vars(thing) else set())
+
+
+def declared_names(body):
+    """Of the statements of a stub, and of its classes by their path."""
+    names, classes = set(), {}
+    for node in body:
+        if isinstance(node, ast.ClassDef):
+            classes[node.name] = node
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+            names.add(node.name)
+        elif isinstance(node, ast.AnnAssign):
+            names.add(node.target.id)
+    return names, classes
+
+
+def check_stub(thing, body, path="_C"):
+    names, classes = declared_names(body)
+    found = own_names(thing)
+    check(names == found, f"{path}: _C.pyi has {names - found} more and {found - names} less")
+    for name, node in classes.items():
+        check_stub(getattr(thing, name), node.body, f"{path}.{name}")
+
+
+def check_types_and_words():
+    import weir
+
+    stub = os.path.join(os.path.dirname(weir.__file__), "_C.pyi")
+    with open(stub, encoding="utf-8") as file:
+        check_stub(weir._C, ast.parse(file.read()).body)
+    for name in weir.__all__:
+        value = getattr(weir, name)
+        documented = isinstance(value, str) or bool((value.__doc__ or "").strip())
+        check(documented, f"weir.{name} has no docstring")
+
+
 def main():
+    check_types_and_words()
     code, out, err = run("info")
     check(code == 0 and "libweir.so" in out and "gloo" in out, out + err)
     code, out, err = run()
