@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """DeepSpeed's ZeRO, the Hugging Face Trainer, Accelerate, and Megatron-core's tensor parallel.
 
-Each function is left out where its package is not installed (`tools/pytorch --clients`), which is
-said; exit status 77 where none is. Trainer and Accelerate know the backends of PyTorch by name: they run in
-Gloo's place.
+Each function is left out where its package is not installed (`tools/pytorch --clients`), and the
+package is named; exit status 77 where none is. Trainer and Accelerate know the backends of PyTorch
+by name: they run in Gloo's place.
 """
 
 import importlib.util

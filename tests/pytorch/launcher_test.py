@@ -113,6 +113,55 @@ def test_the_parts_for_processors_of_other_backends(folder):
     expect_served(run([*RUN, "-c", text.replace('== "gloo"', "is not None"), folder.store()], 2))
 
 
+def test_the_parts_of_a_backend_for_two_kinds_of_devices(folder):
+    """Also where this PyTorch has no NCCL: only the part for processors is asked for it."""
+    text = """
+import torch.distributed.distributed_c10d as c10d
+for name, wanted in (("cpu:gloo,cuda:nccl", "gloo"), ("cpu:weir,cuda:nccl", "weir")):
+    import weir
+    assert c10d.BackendConfig(c10d.Backend(name)).get_device_backend_map()["cpu"] == wanted
+rank = int(os.environ["RANK"])
+class Stub:
+    def __init__(self, *arguments, **more):
+        raise AssertionError("NCCL was asked for a group of processors")
+if not dist.is_nccl_available():
+    c10d.ProcessGroupNCCL = Stub
+for number, name in enumerate(("cpu:gloo", "cpu:weir")):
+    store = dist.FileStore(sys.argv[1] + str(number), 2)
+    dist.init_process_group(name, store=store, rank=rank, world_size=2)
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    assert isinstance(backend, weir._C.Backend), backend
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor)
+    assert (tensor == 2).all()
+    dist.destroy_process_group()
+assert weir.operation_counts()["ALLREDUCE"].calls == 2
+os.write(1, b"WEIR\\n")
+"""
+    imports = "import os, sys\nimport torch, torch.distributed as dist"
+    script = folder.write("train.py", imports + text)
+    expect_served(run([*RUN, script, folder.store()], 2))
+
+
+def test_a_package_for_another_pytorch_is_an_error(folder):
+    """Not Gloo."""
+    import weir
+    import weir_in_place
+
+    package = os.path.dirname(weir.__file__)
+    copy = os.path.join(folder.path, "weir")
+    os.mkdir(copy)
+    for name in os.listdir(package):
+        if name not in ("_built_for.py", "__pycache__"):
+            os.symlink(os.path.join(package, name), os.path.join(copy, name))
+    folder.write("weir/_built_for.py", 'TORCH_VERSION = "1.0.0"')
+    os.symlink(weir_in_place.__file__, os.path.join(folder.path, "weir_in_place.py"))
+    script = folder.write("train.py", BY_ENVIRONMENT)
+    outputs = run([*RUN, script, folder.store()], 2, code=1, PYTHONPATH=folder.path)
+    for output in outputs:
+        assert "was built for PyTorch 1.0.0" in output and "GLOO" not in output, output
+
+
 def test_torchrun(folder):
     script = folder.write(
         "train.py",

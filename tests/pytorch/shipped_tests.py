@@ -8,7 +8,8 @@ test_distributed_spawn.py runs them, and stock_base_classes.py, on the base clas
 FSDP and pipelines. Each test starts its ranks anew; here they are forked from one process that has
 imported PyTorch (``--spawn``: started as PyTorch's runner does, some seconds each).
 
-Prints a table, and each test whose result on Weir is not that on Gloo. Fails where a test passes
+Prints a table, each test whose result on Weir is not that on Gloo, and each that passes on Weir
+without an operation that Weir has served; one of PART fails then. Fails where a test passes
 on Gloo and not on Weir, unless DIFFERENCES has it with the reason. ``--part``: the tests of PART
 alone, on Weir alone.
 """
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import glob
 import importlib.util
 import json
 import os
@@ -29,6 +31,11 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 # Tests that pass on Gloo and not on Weir: reason.
 DIFFERENCES: dict[str, str] = {}
+
+# Tests of PART in which no operation succeeds: reason.
+WITHOUT_OPERATIONS = {
+    "test_barrier_timeout_full_group": "its one barrier is to fail",
+}
 
 # For --part.
 PART = [
@@ -92,12 +99,22 @@ def run(on: str, size: int, options: argparse.Namespace, folder: str) -> dict:
         OMP_NUM_THREADS="1",
         # Some tests wait for as long as they may.
         DISTRIBUTED_TESTS_DEFAULT_TIMEOUT="120",
+        WEIR_TEST_SERVED=os.path.join(folder, f"served_{on}_{size}"),
         PYTHONDONTWRITEBYTECODE="1",
     )
+    os.makedirs(environment["WEIR_TEST_SERVED"], exist_ok=True)
     with open(os.path.join(folder, f"{on}_{size}.log"), "w", encoding="utf-8") as log:
+        progress = os.dup(2)
+        environment["WEIR_TEST_PROGRESS"] = str(progress)
         code = subprocess.run(
-            command, env=environment, stdout=log, stderr=subprocess.STDOUT, check=False
+            command,
+            env=environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            pass_fds=[progress],
+            check=False,
         ).returncode
+        os.close(progress)
     results = {}
     if os.path.exists(path):
         with open(path, encoding="utf-8") as file:
@@ -155,6 +172,8 @@ def main(options: argparse.Namespace) -> int:
                 unknown += compare(size, found["gloo"], found["weir"])
             for test, result in found.get("weir", {}).items():
                 name = test.rsplit(".", 1)[-1]
+                if result["result"] == "passed" and "served by Weir" in result["why"]:
+                    print(f"{size} ranks: {name} passed: {result['why']}", flush=True)
                 if "gloo" in found or result["result"] != "failed" or name in DIFFERENCES:
                     continue
                 unknown += 1
@@ -167,6 +186,32 @@ def main(options: argparse.Namespace) -> int:
 # ---- Inside: one run --------------------------------------------------------------------------
 
 
+def note_what_is_served(test_class: type) -> None:
+    """Each rank leaves a file that says how many operations Weir has served there."""
+    original = test_class.run_test
+
+    def run_test(self, test_name, parent_pipe):
+        try:
+            original(self, test_name, parent_pipe)
+        finally:
+            weir = sys.modules.get("weir")
+            calls = sum(n.calls for n in weir.operation_counts().values()) if weir else 0
+            path = os.path.join(os.environ["WEIR_TEST_SERVED"], f"{test_name}.{self.rank}")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(str(calls))
+
+    test_class.run_test = run_test
+
+
+def calls_served(test_name: str) -> list[int]:
+    """By the ranks of a test that has ended."""
+    counts = []
+    for path in glob.glob(os.path.join(os.environ["WEIR_TEST_SERVED"], f"{test_name}.*")):
+        with open(path, encoding="utf-8") as file:
+            counts.append(int(file.read()))
+    return counts
+
+
 def tests_of_pytorch() -> list:
     """The test classes, whose ranks tell which operations Weir has served."""
     import torch
@@ -176,6 +221,8 @@ def tests_of_pytorch() -> list:
 
     on_weir = os.environ["WEIR_TEST_ON"] == "weir"
     assert getattr(dist.ProcessGroupGloo, "is_weir", False) == on_weir
+    if on_weir:
+        note_what_is_served(common_distributed.MultiProcessTestCase)
 
     class Stock(distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase):
         def setUp(self):
@@ -217,7 +264,15 @@ def inside(options: argparse.Namespace) -> int:
             super().startTest(test)
 
         def addSuccess(self, test):
-            self.note(test, "passed")
+            if os.environ["WEIR_TEST_ON"] != "weir":
+                return self.note(test, "passed")
+            calls = calls_served(test._testMethodName)
+            # A rank that stays away on purpose has none.
+            is_served = any(calls) or test._testMethodName in WITHOUT_OPERATIONS
+            if len(calls) == int(os.environ["WORLD_SIZE"]) and is_served:
+                return self.note(test, "passed")
+            result = "failed" if options.part else "passed"
+            return self.note(test, result, f"operations served by Weir, by rank: {calls}")
 
         def addSkip(self, test, reason):
             self.note(test, "skipped", reason)
@@ -234,6 +289,8 @@ def inside(options: argparse.Namespace) -> int:
             self.note(test, "failed", "it passes, and PyTorch expects that it fails")
 
     open(options.inside, "w", encoding="utf-8").close()
+    # The log of this run takes stdout and stderr.
+    progress = os.fdopen(int(os.environ["WEIR_TEST_PROGRESS"]), "w")
     wanted = [pattern for pattern in options.only.split(",") if pattern]
     if options.part and not wanted:
         wanted = PART
@@ -246,7 +303,10 @@ def inside(options: argparse.Namespace) -> int:
         if not wanted or any(fnmatch.fnmatchcase(name, pattern) for pattern in wanted)
     ]
     share, shares = map(int, options.share.split("/"))
-    for test_class, name in chosen[share - 1 :: shares]:
+    chosen = chosen[share - 1 :: shares]
+    for number, (test_class, name) in enumerate(chosen):
+        if number % 10 == 0:
+            print(f"{number} of {len(chosen)} tests", file=progress, flush=True)
         unittest.TestSuite([test_class(name)]).run(result)
     return 0
 

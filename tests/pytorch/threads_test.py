@@ -6,6 +6,7 @@ from __future__ import annotations
 import datetime
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -187,6 +188,26 @@ def in_child(work, number):
         future = own.allreduce([tensor]).get_future()
         future.wait()
     return 0
+
+
+def test_threads_sleep_when_nothing_is_in_flight(rank, size):
+    """Also the progress thread, after operations that it has moved."""
+    for _ in range(3):
+        future = dist.all_reduce(torch.ones(1 << 16), async_op=True).get_future()
+        future.wait()
+    dist.barrier()
+    # A busy machine delays nothing here: what counts is the time of processors that is used.
+    least = 1.0
+    for _ in range(3):
+        time.sleep(0.5)
+        before = resource.getrusage(resource.RUSAGE_SELF)
+        time.sleep(1)
+        after = resource.getrusage(resource.RUSAGE_SELF)
+        used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        least = min(least, used)
+    assert least < 0.05, f"{least:.3f} s of a processor in a second without operations"
+    dist.barrier()
+    ranks.served()
 
 
 # ---- The end of a process ---------------------------------------------------------------------
