@@ -30,9 +30,9 @@ from ._window import Window
 
 Options = _C.Backend.Options
 Options.__doc__ = """Options of ``init_process_group("weir", pg_options=...)``: ``deterministic``,
-so that results do not depend on algorithm, chunk size or transport; ``arena_bytes``, how much address
-space the first ``allocate_tensor`` of the group reserves on each rank (as much as the host has
-memory; 0: the group allocates no tensors), the same on all ranks of a host."""
+so that results do not depend on algorithm, chunk size or transport; ``arena_bytes``, how much
+address space the first ``allocate_tensor`` of the group reserves on each rank (as much as the host
+has memory; 0: the group allocates no tensors), the same on all ranks of a host."""
 
 __all__ = [
     "ArenaUsage",
