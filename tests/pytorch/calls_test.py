@@ -207,4 +207,34 @@ def test_titles_of_profiles(rank, size):
     ranks.served()
 
 
+if hasattr(dist, "_new_window"):  # from PyTorch 2.14 on
+
+    def test_windows_of_pytorch(rank, size):
+        group, _ = new_group(size)
+        assert group.supports_window and not group.supports_reconfigure
+        memory = torch.zeros(size * 100)
+        window = dist._new_window(memory, group)
+        following, previous = (rank + 1) % size, (rank - 1) % size
+        for turn in range(3):
+            part = torch.full((100,), 10.0 * turn + rank)
+            window.put(part, following, rank * 100, True).wait()
+            window.signal(following, True).wait()
+            window.wait_signal(previous, False)
+            own = memory[previous * 100 : previous * 100 + 100]
+            assert (own == 10 * turn + previous).all(), own
+            dist.barrier(group)
+        call = lambda: window.map_remote_tensor(following)
+        ranks.refused(NotImplementedError, "cannot be mapped", call)
+        window.tensor_deregister()
+        ranks.refused(ValueError, "no tensor is registered", call)
+        ranks.served()
+
+    def test_gather_of_a_single_tensor(rank, size):
+        whole = torch.zeros(size * 5)
+        dist.gather_single(torch.full((5,), float(rank)), whole if rank == 1 else None, dst=1)
+        wanted = torch.arange(size).repeat_interleave(5).float()
+        assert torch.equal(whole, wanted if rank == 1 else torch.zeros(size * 5)), whole
+        assert ranks.served()["GATHER"].calls == 1
+
+
 ranks.main(__name__)
