@@ -187,6 +187,8 @@ def _rank_of_start(options: argparse.Namespace) -> int:
             slowest = max(float(store.get(f"{name}/{r}")) for r in range(ranks))
             if number > 0:  # the first measures the machine and fills caches
                 times[backend].append(slowest)
+            if rank == 0:
+                print(f"{backend}: {number} of {options.rounds} rounds", file=sys.stderr)
             dist.destroy_process_group()
             meet(name + "/over")
     if rank == 0:
