@@ -16,6 +16,7 @@ import time
 
 import torch
 import torch.distributed as dist
+from pytorch_rank import leave
 
 LATE_S = 0.5
 
@@ -203,7 +204,7 @@ def main():
     dist.barrier()
     if rank == 0:
         print(f"{ranks} ranks: {arguments.case} right", flush=True)
-    dist.destroy_process_group()
+    leave(arguments.backend)
 
 
 if __name__ == "__main__":

@@ -166,6 +166,16 @@ def replays(device, rank, ranks):
         expect(f"replay {number}", data, wanted)
 
 
+def leave(backend):
+    """The end of a rank, when all of them are right."""
+    sys.stdout.flush()
+    if backend == "gloo":
+        # Now and then Gloo aborts while its group is destroyed ("terminate called without an
+        # active exception", PyTorch 2.13), and it is not what is tested.
+        os._exit(0)
+    dist.destroy_process_group()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
@@ -183,7 +193,7 @@ def main():
         if rank == 0:
             print(f"{ranks} ranks: {part.__name__} right", flush=True)
     dist.barrier()
-    dist.destroy_process_group()
+    leave(arguments.backend)
 
 
 if __name__ == "__main__":
