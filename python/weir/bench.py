@@ -39,7 +39,9 @@ def arguments(words: list[str]) -> argparse.Namespace:
         help="bytes of the larger of a rank's two tensors [8 to 16 MiB]",
     )
     parser.add_argument(
-        "--start", action="store_true", help="instead: how long init_process_group takes"
+        "--start",
+        action="store_true",
+        help="instead: how long init_process_group takes, and importing the package",
     )
     parser.add_argument("--json", metavar="FILE", help="also write all figures there")
     # Of a rank: where the ranks meet.
@@ -206,6 +208,18 @@ def _rank_of_start(options: argparse.Namespace) -> int:
     return 0
 
 
+def _seconds_of_import() -> float:
+    """Of the package, in a process of its own that has imported torch.distributed."""
+    program = (
+        "import time, torch.distributed; begin = time.perf_counter(); import weir; "
+        "print(time.perf_counter() - begin)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"python -m weir bench: the package cannot be imported:\n{done.stderr}")
+    return float(done.stdout)
+
+
 def _print_row(row: dict, first: bool) -> None:
     if first:
         names = ("operation", "bytes", "Gloo, us", "Weir, us", "Gloo / Weir")
@@ -224,6 +238,9 @@ def main(words: list[str]) -> int:
     options = arguments(words)
     if options.folder:
         return _rank_of_start(options) if options.start else _rank(options)
+    if options.start:
+        times = [_seconds_of_import() for _ in range(options.rounds)]
+        print(f"importing weir after torch.distributed: {statistics.median(times) * 1e3:.1f} ms")
     with tempfile.TemporaryDirectory(prefix="weir_bench_") as folder:
         processes = [
             subprocess.Popen(

@@ -12,6 +12,7 @@ import torch.nn as nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 WIDTH = 16
@@ -49,34 +50,47 @@ def run_mesh(rank, pipeline, data_parallel, tensor_parallel):
     net = stage_of(index)
     if tensor_parallel > 1:
         parallelize_module(net, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    held_bytes = sum(
+        (p.to_local() if isinstance(p, DTensor) else p).nbytes
+        for p in net.parameters()
+    )
     if data_parallel > 1:
         fully_shard(net, mesh=mesh["dp"])
     x, y = (whole.chunk(data_parallel)[replica] for whole in data())
+    step = step_of(net, index, pipeline, mesh, x, y)
     schemes.forget_served()
-    if pipeline > 1:
-        stage = PipelineStage(net, index, pipeline, torch.device("cpu"), group=mesh.get_group("pp"))
-        schedule = Schedule1F1B(stage, n_microbatches=MICROBATCHES, loss_fn=loss_of)
-        if index == 0:
-            schedule.step(x)
-        else:
-            schedule.step(target=y)
-    else:
-        loss_of(net(x), y).backward()
+    step()
+    ranks.served()  # with the exchange of the shapes
+    net.zero_grad()
+    step()
     counts = ranks.served()
     expected = alone(pipeline)[index]
     what = f"stages x copies x parts {pipeline} x {data_parallel} x {tensor_parallel}"
     schemes.expect_close(
         [p.grad for p in net.parameters()], [p.grad for p in expected.parameters()], what
     )
-    names = set()
-    if pipeline > 1:
-        names |= {"SEND", "RECV"}
-    if data_parallel > 1:
-        names |= {"_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"}
-    if tensor_parallel > 1:
-        names |= {"ALLREDUCE"}
-    assert names <= set(counts), counts
+    expected_bytes = {}
+    if pipeline > 1:  # activations forward, gradients backward
+        neighbors = (index > 0) + (index < pipeline - 1)
+        expected_bytes["SEND"] = expected_bytes["RECV"] = neighbors * x.nbytes
+    if tensor_parallel > 1:  # the output, and the gradient of an input that is not the data
+        expected_bytes["ALLREDUCE"] = (1 + (index > 0)) * x.nbytes
+    if data_parallel > 1:  # a rank's shard of the parameters, and the whole of its gradients
+        expected_bytes["_ALLGATHER_BASE"] = held_bytes // data_parallel
+        expected_bytes["_REDUCE_SCATTER_BASE"] = held_bytes
+    found_bytes = {name: count.bytes for name, count in counts.items()}
+    assert found_bytes == expected_bytes, f"{what}: {found_bytes} instead of {expected_bytes}"
     schemes.forget_served()
+
+
+def step_of(net, index, pipeline, mesh, x, y):
+    if pipeline == 1:
+        return lambda: loss_of(net(x), y).backward()
+    stage = PipelineStage(net, index, pipeline, torch.device("cpu"), group=mesh.get_group("pp"))
+    schedule = Schedule1F1B(stage, n_microbatches=MICROBATCHES, loss_fn=loss_of)
+    if index == 0:
+        return lambda: schedule.step(x)
+    return lambda: schedule.step(target=y)
 
 
 def test_meshes(rank, size):

@@ -44,6 +44,7 @@ def start(size: int, options: argparse.Namespace, folder: str) -> list[subproces
             LOCAL_RANK=str(rank),
             WORLD_SIZE=str(size),
             WEIR_TEST_FOLDER=folder,
+            TORCHINDUCTOR_CACHE_DIR=os.path.join(folder, "inductor"),
             OMP_NUM_THREADS="1",
             PYTHONDONTWRITEBYTECODE="1",
         )

@@ -112,7 +112,7 @@ def test_functional_collectives_in_compiled_functions(rank, size):
 
     tensor = torch.arange(8.0) + rank
     expected = step(tensor)
-    # Without a compiler of C++ the graph alone is traced and run.
+    # The graph alone is traced and run, unless a compiler is named (pytorch_threads_inductor).
     compiled = torch.compile(step, backend=os.environ.get("WEIR_TEST_COMPILE", "aot_eager"))
     for _ in range(3):
         assert torch.equal(compiled(tensor), expected)
