@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "launch.h"
@@ -144,20 +145,32 @@ void Backend::unregisterAbortHook(int64_t id) { comm_->remove_abort_hook(id); }
 // The communicator ends with the last operation that uses it.
 void Backend::shutdown() {}
 
+namespace {
+
+// PyTorch splits and merges the backends of all devices with one store, one after the other: each
+// time another part of it, which all ranks count alike.
+c10::intrusive_ptr<c10d::Store> part_of(const c10::intrusive_ptr<c10d::Store>& store, int rank) {
+  const int64_t number = store->add("weir/groups/" + std::to_string(rank), 1);
+  return c10::make_intrusive<c10d::PrefixStore>("weir/group/" + std::to_string(number), store);
+}
+
+}  // namespace
+
 c10::intrusive_ptr<c10d::Backend> Backend::split(
     const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
     const c10::intrusive_ptr<c10d::Backend::Options>& options) {
   const auto found = std::find(ranks.begin(), ranks.end(), getRank());
   if (found == ranks.end()) return nullptr;
-  return c10::make_intrusive<Backend>(store, static_cast<int>(found - ranks.begin()),
-                                      static_cast<int>(ranks.size()),
+  const int rank = static_cast<int>(found - ranks.begin());
+  return c10::make_intrusive<Backend>(part_of(store, rank), rank, static_cast<int>(ranks.size()),
                                       options_like(*options_, options), name_);
 }
 
 c10::intrusive_ptr<c10d::Backend> Backend::merge(
     const c10::intrusive_ptr<c10d::Store>& store,
     const c10::intrusive_ptr<c10d::Backend::Options>& options, const int& rank, const int& size) {
-  return c10::make_intrusive<Backend>(store, rank, size, options_like(*options_, options), name_);
+  return c10::make_intrusive<Backend>(part_of(store, rank), rank, size,
+                                      options_like(*options_, options), name_);
 }
 
 c10::intrusive_ptr<c10d::Backend> Backend::shrink(

@@ -136,7 +136,8 @@ inline void with_all_ranks_at_once(weir_comm_t comm, int n, int rank) {
   }
   for (int round = 0; round < kRounds; ++round) {
     for (int peer = 0; peer < n; ++peer) {
-      const DeviceArray<int>& it = in[static_cast<size_t>(round * n + peer)];
+      const DeviceArray<int>& it =
+          in[static_cast<size_t>(round) * static_cast<size_t>(n) + static_cast<size_t>(peer)];
       EXPECT_EQ(it.get() == numbers(kCount, 100 * peer + 10 * rank + round), true)
           << "round " << round << ", from rank " << peer << " to rank " << rank;
     }

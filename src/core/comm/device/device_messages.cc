@@ -314,7 +314,7 @@ Status DeviceMessages::enqueue_kernel(Batch& batch) {
   }
   if (batch.is_forked) WEIR_RETURN_IF_ERROR(follow(batch.kernel_stream, batch.streams[0]));
   parts_.watches->watch(driver, batch.watch, batch.graph);
-  const Status status = batch.call->enqueue_kernel();
+  Status status = batch.call->enqueue_kernel();
   const bool begun = batch.call->begun();
   if (begun && batch.graph == nullptr) batch.watch->note_begun();
   if (status.ok()) return Status();
@@ -329,7 +329,7 @@ Status DeviceMessages::enqueue_kernel(Batch& batch) {
 Status DeviceMessages::enqueue_end(Batch& batch) {
   const cuda::Driver& driver = parts_.memory->driver();
   batch.is_open = false;
-  const Status status = batch.call->enqueue_end();
+  Status status = batch.call->enqueue_end();
   if (!status.ok()) {
     if (!batch.call->abandon()) batch.watch->lose();
     return status;
