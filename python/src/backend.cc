@@ -64,6 +64,13 @@ std::shared_ptr<SharedCommunicator> create(c10d::Store& store, int rank, int siz
   return SharedCommunicator::create(comm, options.timeout);
 }
 
+// PyTorch splits and merges the backends of all devices with one store, one after the other: each
+// time another part of it, which all ranks count alike.
+c10::intrusive_ptr<c10d::Store> part_of(const c10::intrusive_ptr<c10d::Store>& store, int rank) {
+  const int64_t number = store->add("weir/groups/" + std::to_string(rank), 1);
+  return c10::make_intrusive<c10d::PrefixStore>("weir/group/" + std::to_string(number), store);
+}
+
 c10::intrusive_ptr<Backend::Options> options_like(
     const Backend::Options& own, const c10::intrusive_ptr<c10d::Backend::Options>& given) {
   auto options = c10::make_intrusive<Backend::Options>(given ? given->timeout : own.timeout);
@@ -144,17 +151,6 @@ void Backend::unregisterAbortHook(int64_t id) { comm_->remove_abort_hook(id); }
 
 // The communicator ends with the last operation that uses it.
 void Backend::shutdown() {}
-
-namespace {
-
-// PyTorch splits and merges the backends of all devices with one store, one after the other: each
-// time another part of it, which all ranks count alike.
-c10::intrusive_ptr<c10d::Store> part_of(const c10::intrusive_ptr<c10d::Store>& store, int rank) {
-  const int64_t number = store->add("weir/groups/" + std::to_string(rank), 1);
-  return c10::make_intrusive<c10d::PrefixStore>("weir/group/" + std::to_string(number), store);
-}
-
-}  // namespace
 
 c10::intrusive_ptr<c10d::Backend> Backend::split(
     const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,

@@ -215,6 +215,7 @@ class Backend : public c10d::Backend {
     comm_->call_abort_hooks(result);
     std::rethrow_exception(exception);
   }
+  void call_gather(Launch& launch, const at::Tensor& flat, const at::Tensor& received, int root);
   void check_rank(int64_t rank, const char* what) const;
 
   const std::shared_ptr<void> place_of_gloo_store_;  // see Options

@@ -107,13 +107,25 @@ Backend::WorkPointer Backend::broadcast(Tensors& tensors, const c10d::BroadcastO
   return launch.finish(tensors, tensors, tensor.nbytes());
 }
 
+// `received` is defined on the root alone.
+void Backend::call_gather(Launch& launch, const at::Tensor& flat, const at::Tensor& received,
+                          int root) {
+  const Elements elements = elements_to_move(flat.scalar_type());
+  void* data = received.defined() ? received.data_ptr() : nullptr;
+  launch.keep(flat);
+  launch.keep(received);
+  launch.call([&](weir_request_t* request) {
+    return weir_gather(comm(), flat.const_data_ptr(), data, count_of(flat, elements), elements.type,
+                       root, request);
+  });
+}
+
 Backend::WorkPointer Backend::gather(TensorLists& outputs, Tensors& inputs,
                                      const c10d::GatherOptions& options) {
   Launch launch(*this, OpType::GATHER, "gather", options.timeout, options.asyncOp);
   const at::Tensor& input = only_one(inputs, launch.name());
   check_rank(options.rootRank, launch.name());
   const bool is_root = options.rootRank == getRank();
-  const Elements elements = elements_to_move(input.scalar_type());
   const at::Tensor flat = flat_input(input);
   at::Tensor received;
   if (is_root) {
@@ -130,13 +142,7 @@ Backend::WorkPointer Backend::gather(TensorLists& outputs, Tensors& inputs,
     TORCH_CHECK_VALUE(outputs.empty(), launch.name(), ": rank ", getRank(),
                       " is not the root and passes a list to receive into");
   }
-  void* data = is_root ? received.data_ptr() : nullptr;
-  launch.keep(flat);
-  launch.keep(received);
-  launch.call([&](weir_request_t* request) {
-    return weir_gather(comm(), flat.const_data_ptr(), data, count_of(flat, elements), elements.type,
-                       static_cast<int>(options.rootRank), request);
-  });
+  call_gather(launch, flat, received, static_cast<int>(options.rootRank));
   if (is_root && !received.is_same(outputs[0].front())) {
     launch.then([list = outputs[0], received] {
       const auto parts = received.chunk(static_cast<int64_t>(list.size()));
@@ -154,7 +160,6 @@ Backend::WorkPointer Backend::gather_into_tensor(at::Tensor& output, at::Tensor&
   check_cpu(input, launch.name());
   check_rank(options.rootRank, launch.name());
   const bool is_root = options.rootRank == getRank();
-  const Elements elements = elements_to_move(input.scalar_type());
   const at::Tensor flat = flat_input(input);
   at::Tensor received;
   if (is_root) {
@@ -164,13 +169,7 @@ Backend::WorkPointer Backend::gather_into_tensor(at::Tensor& output, at::Tensor&
                       output.numel(), " elements for ", getSize(), " times ", input.numel());
     received = is_flat(output) ? output : flat_like(output);
   }
-  void* data = is_root ? received.data_ptr() : nullptr;
-  launch.keep(flat);
-  launch.keep(received);
-  launch.call([&](weir_request_t* request) {
-    return weir_gather(comm(), flat.const_data_ptr(), data, count_of(flat, elements), elements.type,
-                       static_cast<int>(options.rootRank), request);
-  });
+  call_gather(launch, flat, received, static_cast<int>(options.rootRank));
   if (is_root && !received.is_same(output)) {
     launch.then([output, received] { copy_back(output, received); });
   }

@@ -162,7 +162,7 @@ int64_t Window::bytes_of(int rank) const {
 
 template <typename Start>
 Window::WorkPointer Window::start(const char* name, const at::Tensor& kept, bool is_async,
-                                  Start&& start, Milliseconds timeout) {
+                                  Milliseconds timeout, Start&& start) {
   if (timeout == c10d::kUnsetTimeout) timeout = backend_->own_options()->timeout;
   if (!is_async && comm_->has_deadline(timeout)) {
     const weir_result_t result = start(static_cast<weir_request_t*>(nullptr));
@@ -189,13 +189,9 @@ Window::WorkPointer Window::put(const at::Tensor& data, int target, int64_t offs
   const size_t offset = offset_of(offset_bytes, "Window.put");
   const at::Tensor flat = flat_input(data);
   count(kPut, flat.nbytes());
-  return start(
-      "Window.put", flat, is_async,
-      [&](weir_request_t* request) {
-        return weir_put(data_window_, target, offset, flat.const_data_ptr(), flat.nbytes(),
-                        request);
-      },
-      timeout);
+  return start("Window.put", flat, is_async, timeout, [&](weir_request_t* request) {
+    return weir_put(data_window_, target, offset, flat.const_data_ptr(), flat.nbytes(), request);
+  });
 }
 
 Window::WorkPointer Window::put_signal(const at::Tensor& data, int target, int64_t offset_bytes,
@@ -206,10 +202,11 @@ Window::WorkPointer Window::put_signal(const at::Tensor& data, int target, int64
   const size_t signal_offset = word(signal, "Window.put_signal");
   const at::Tensor flat = flat_input(data);
   count(kPutSignal, flat.nbytes());
-  return start("Window.put_signal", flat, is_async, [&](weir_request_t* request) {
-    return weir_put_signal(data_window_, target, offset, flat.const_data_ptr(), flat.nbytes(),
-                           signal_window_, signal_offset, value, request);
-  });
+  return start(
+      "Window.put_signal", flat, is_async, c10d::kUnsetTimeout, [&](weir_request_t* request) {
+        return weir_put_signal(data_window_, target, offset, flat.const_data_ptr(), flat.nbytes(),
+                               signal_window_, signal_offset, value, request);
+      });
 }
 
 Window::WorkPointer Window::get(const at::Tensor& data, int target, int64_t offset_bytes,
@@ -220,7 +217,7 @@ Window::WorkPointer Window::get(const at::Tensor& data, int target, int64_t offs
   const size_t offset = offset_of(offset_bytes, "Window.get");
   void* const bytes = data.data_ptr();
   count(kGet, data.nbytes());
-  return start("Window.get", data, is_async, [&](weir_request_t* request) {
+  return start("Window.get", data, is_async, c10d::kUnsetTimeout, [&](weir_request_t* request) {
     return weir_get(data_window_, target, offset, bytes, data.nbytes(), request);
   });
 }
@@ -230,12 +227,9 @@ Window::WorkPointer Window::signal(int target, int64_t signal, uint64_t value, b
   check_target(target, "Window.signal");
   const size_t offset = word(signal, "Window.signal");
   count(kSignal, kWordBytes);
-  return start(
-      "Window.signal", {}, is_async,
-      [&](weir_request_t* request) {
-        return weir_signal(signal_window_, target, offset, value, request);
-      },
-      timeout);
+  return start("Window.signal", {}, is_async, timeout, [&](weir_request_t* request) {
+    return weir_signal(signal_window_, target, offset, value, request);
+  });
 }
 
 Window::WorkPointer Window::wait_signal(int64_t signal, uint64_t value, bool is_async,
@@ -243,12 +237,9 @@ Window::WorkPointer Window::wait_signal(int64_t signal, uint64_t value, bool is_
   check_open("Window.wait_signal");
   const size_t offset = word(signal, "Window.wait_signal");
   count(kWaitSignal, kWordBytes);
-  return start(
-      "Window.wait_signal", {}, is_async,
-      [&](weir_request_t* request) {
-        return weir_wait_signal(signal_window_, offset, value, request);
-      },
-      timeout);
+  return start("Window.wait_signal", {}, is_async, timeout, [&](weir_request_t* request) {
+    return weir_wait_signal(signal_window_, offset, value, request);
+  });
 }
 
 uint64_t Window::fetch_add(int target, int64_t signal, uint64_t value) {
@@ -256,7 +247,7 @@ uint64_t Window::fetch_add(int target, int64_t signal, uint64_t value) {
   const size_t offset = word(signal, "Window.fetch_add");
   uint64_t old = 0;
   count(kFetchAdd, kWordBytes);
-  start("Window.fetch_add", {}, false, [&](weir_request_t* request) {
+  start("Window.fetch_add", {}, false, c10d::kUnsetTimeout, [&](weir_request_t* request) {
     return weir_fetch_add(signal_window_, target, offset, value, &old, request);
   });
   return old;
@@ -267,7 +258,7 @@ uint64_t Window::compare_swap(int target, int64_t signal, uint64_t expected, uin
   const size_t offset = word(signal, "Window.compare_swap");
   uint64_t old = 0;
   count(kCompareSwap, kWordBytes);
-  start("Window.compare_swap", {}, false, [&](weir_request_t* request) {
+  start("Window.compare_swap", {}, false, c10d::kUnsetTimeout, [&](weir_request_t* request) {
     return weir_compare_swap(signal_window_, target, offset, expected, desired, &old, request);
   });
   return old;
@@ -288,7 +279,7 @@ void Window::fence(int target) {
 Window::WorkPointer Window::flush(int target, bool is_async) {
   if (target != WEIR_ALL_RANKS) check_target(target, "Window.flush");
   check_open("Window.flush");
-  return start("Window.flush", {}, is_async,
+  return start("Window.flush", {}, is_async, c10d::kUnsetTimeout,
                [&](weir_request_t* request) { return weir_flush(comm(), target, request); });
 }
 

@@ -65,8 +65,8 @@ class Window {
 
  private:
   template <typename Start>
-  WorkPointer start(const char* name, const at::Tensor& kept, bool is_async, Start&& start,
-                    Milliseconds timeout = c10d::kUnsetTimeout);
+  WorkPointer start(const char* name, const at::Tensor& kept, bool is_async, Milliseconds timeout,
+                    Start&& start);
   weir_comm_t comm() const { return comm_->handle(); }
   size_t word(int64_t signal, const char* what) const;
   void check_open(const char* what) const;

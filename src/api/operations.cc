@@ -616,7 +616,12 @@ weir_result_t weir_group_end(void) {
     if (background) weir::comm::request_started();
     if (group != nullptr) {
       group->all_started.store(true, std::memory_order_release);
-      for (Deferred& deferred : operations) deferred.comm->comm->advance();
+      const Communicator* advanced = nullptr;
+      for (Deferred& deferred : operations) {
+        if (deferred.comm->comm.get() == advanced) continue;
+        advanced = deferred.comm->comm.get();
+        deferred.comm->comm->advance();
+      }
     }
     for (Deferred& deferred : operations) {
       if (deferred.out != nullptr) {

@@ -137,4 +137,18 @@ MemoryPlace place_of(const Driver& driver, const void* pointer) {
   return told && type == kMemoryHost ? MemoryPlace::kPinned : MemoryPlace::kPlain;
 }
 
+bool is_on_current_device(const Driver& driver, const void* pointer) {
+  Context here = nullptr;
+  Context there = nullptr;
+  Device device = -1;
+  int attributes[] = {kAttributeContext, kAttributeDeviceOrdinal};
+  void* data[] = {&there, &device};
+  if (driver.cuCtxGetCurrent(&here) != kSuccess ||
+      driver.cuPointerGetAttributes(2, attributes, data, reinterpret_cast<uintptr_t>(pointer)) !=
+          kSuccess) {
+    return false;
+  }
+  return there != nullptr ? there == here : device == current_device();
+}
+
 }  // namespace weir::cuda

@@ -117,6 +117,9 @@ MemoryPlace place_of(const Driver& driver, const void* pointer);
 inline bool only_on_device(const Driver& driver, const void* pointer) {
   return place_of(driver, pointer) == MemoryPlace::kDevice;
 }
+// Of memory of a device alone: whether kernels of the current context may use it, because it is of
+// this context or, where it is of none (memory made by mapping, and that of pools), on its device.
+bool is_on_current_device(const Driver& driver, const void* pointer);
 inline bool is_of_host(MemoryPlace place) {
   return place == MemoryPlace::kPinned || place == MemoryPlace::kPlain;
 }

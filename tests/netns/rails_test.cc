@@ -100,13 +100,12 @@ TEST_F(Rails, BothLinksCarryAndTheResultsAreRight) {
 }
 
 // The probe of the costs goes by small messages over both links, and gives up after 5 s where they
-// do not come; on a busy machine it may give up, too, but not most of the time.
-TEST_F(Rails, AStartDoesNotWaitForTheEndOfItsProbe) {
+// do not come; on a busy machine it may give up, too. Returns how many of eight starts took so long.
+int slow_starts(LabOptions options) {
   std::string folder = std::filesystem::temp_directory_path() / "weir-starts-XXXXXX";
-  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  EXPECT_NE(mkdtemp(folder.data()), nullptr);
   for (int start = 0; start < 8; ++start) {
     timespec begin;
-    LabOptions options = two_links();
     options.before = [&](int) { clock_gettime(CLOCK_MONOTONIC, &begin); };
     run_in_lab(options, [&](int rank, weir_comm_t comm) {
       timespec end;
@@ -119,8 +118,14 @@ TEST_F(Rails, AStartDoesNotWaitForTheEndOfItsProbe) {
   }
   const auto slow_count = std::distance(std::filesystem::directory_iterator(folder),
                                         std::filesystem::directory_iterator());
-  EXPECT_LE(slow_count, 3);
   std::filesystem::remove_all(folder);
+  return static_cast<int>(slow_count);
+}
+
+TEST_F(Rails, AStartDoesNotWaitForTheEndOfItsProbe) {
+  int slow = slow_starts(two_links());
+  for (int again = 0; again < 2 && slow > 1; ++again) slow = slow_starts(two_links());
+  EXPECT_LE(slow, 1);
 }
 
 // Messages one way and an answer, from either host.

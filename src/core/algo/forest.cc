@@ -66,8 +66,9 @@ class Part {
     children_.assign(trees, 0);
     fold_slot_.assign(trees, 0);
     for (uint32_t lane = 0; lane < forest_lane_count(problem); ++lane) {
-      for (const Own& own : links_->spread(rank, lane))
+      for (const Own& own : links_->spread(rank, lane)) {
         children_[own.tree] += own.link->from == rank;
+      }
     }
     // In all_reduce any ranks may be roots, and their parts follow each other.
     uint32_t next = 0;

@@ -68,8 +68,8 @@ bool CollectiveWatch::finds_fault() {
   if (!any && !elsewhere.empty()) {
     fail(Code::kMismatch,
          fmt::format("the buffers of {} lie at other places of windows than those of this rank, or "
-                     "in none: buffers in a window that was registered with "
-                     "NCCL_WIN_COLL_SYMMETRIC must lie at the same offset on every rank",
+                     "in none: buffers in a symmetric window must lie at the same offset on every "
+                     "rank",
                      describe_ranks(elsewhere)));
     return true;
   }

@@ -6,28 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/base/clock.h"
-
 namespace weir::comm {
-
-namespace {
-
-constexpr uint64_t kFetchNs = 10'000'000'000;
-
-// Memory on the device of the current context.
-bool is_here(const cuda::Driver& driver, const void* memory) {
-  if (!cuda::only_on_device(driver, memory)) return false;
-  cuda::Device here = -1;
-  cuda::Device there = -2;
-  int attribute = cuda::kAttributeDeviceOrdinal;
-  void* data = &there;
-  return driver.cuCtxGetDevice(&here) == cuda::kSuccess &&
-         driver.cuPointerGetAttributes(1, &attribute, &data, reinterpret_cast<uintptr_t>(memory)) ==
-             cuda::kSuccess &&
-         here == there;
-}
-
-}  // namespace
 
 DeviceWindow::DeviceWindow(const cuda::Driver& driver, const Config& config, void* memory,
                            uint64_t bytes, bool wanted)
@@ -39,7 +18,10 @@ const DeviceWindow::Entry& DeviceWindow::begin() {
   const cuda::ContextScope scope(driver_, nullptr, config_.context);
   mine_.bytes = bytes_;
   mine_.process = this_process();
-  if (mine_.ok == 1 && !is_here(driver_, memory_)) mine_.ok = 0;
+  if (mine_.ok == 1 &&
+      (!cuda::only_on_device(driver_, memory_) || !cuda::is_on_current_device(driver_, memory_))) {
+    mine_.ok = 0;
+  }
   if (mine_.ok == 1 && reinterpret_cast<uintptr_t>(memory_) % kAlign != 0) {
     reason_ = fmt::format("it does not begin at a multiple of {} bytes", kAlign);
     mine_.ok = 0;
@@ -64,10 +46,8 @@ bool DeviceWindow::connect(const std::vector<Entry>& all) {
       continue;
     }
     const Entry& it = all[rank];
-    const auto fetch = [&](const Offers::Key& key) {
-      return config_.network->fetch(rank, key, now_ns() + kFetchNs);
-    };
-    const Reached reached = reach_by_kernel(driver_, it.process, it.range, it.bytes, fetch);
+    const Reached reached =
+        reach_by_kernel(driver_, it.process, it.range, it.bytes, fetch_from(config_.network, rank));
     if (reached.address == nullptr) {
       reason_ = fmt::format("rank {}'s memory: {}", rank, reached.reason);
       return false;

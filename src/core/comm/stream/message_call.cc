@@ -12,26 +12,6 @@ namespace weir::comm {
 
 namespace {
 
-// Memory of another device than the current context's. (Memory made by mapping, and that of pools,
-// has no context.)
-bool is_of_another_device(const cuda::Driver& driver, const void* memory) {
-  if (!cuda::only_on_device(driver, memory)) return false;
-  cuda::Context here = nullptr;
-  cuda::Context there = nullptr;
-  int attribute = cuda::kAttributeContext;
-  void* data = &there;
-  if (driver.cuCtxGetCurrent(&here) == cuda::kSuccess &&
-      driver.cuPointerGetAttributes(1, &attribute, &data, address(memory)) == cuda::kSuccess &&
-      there != nullptr) {
-    return there != here;
-  }
-  int device = -1;
-  attribute = cuda::kAttributeDeviceOrdinal;
-  data = &device;
-  return driver.cuPointerGetAttributes(1, &attribute, &data, address(memory)) != cuda::kSuccess ||
-         device != cuda::current_device();
-}
-
 constexpr size_t kAlign = 256;
 
 size_t aligned(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
@@ -85,8 +65,11 @@ Status MessageCall::find_places(const std::vector<StreamMessage>& messages,
     const StreamMessage& it = messages[i];
     places->push_back(it.buffer);
     if (it.bytes == 0) continue;
-    const bool plain = cuda::place_of(calls_.driver(), it.buffer) == cuda::MemoryPlace::kPlain;
-    if (!plain && !is_of_another_device(calls_.driver(), it.buffer)) continue;
+    const cuda::MemoryPlace place = cuda::place_of(calls_.driver(), it.buffer);
+    const bool plain = place == cuda::MemoryPlace::kPlain;
+    const bool elsewhere = place == cuda::MemoryPlace::kDevice &&
+                           !cuda::is_on_current_device(calls_.driver(), it.buffer);
+    if (!plain && !elsewhere) continue;
     bounces_.push_back({i, it.buffer, nullptr, it.bytes, it.sends, plain});
     bytes += aligned(it.bytes);
   }

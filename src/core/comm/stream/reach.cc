@@ -10,6 +10,7 @@
 #include <mutex>
 #include <utility>
 
+#include "core/base/clock.h"
 #include "core/base/per_process.h"
 #include "core/comm/stream/cuda_error.h"
 #include "core/comm/stream/exports.h"
@@ -151,6 +152,13 @@ Offers::Key key_of(const Offers::Key& first, uint32_t index) {
   key[0] = static_cast<unsigned char>(key[0] ^ (index & 0xff));
   key[1] = static_cast<unsigned char>(key[1] ^ (index >> 8));
   return key;
+}
+
+FetchDescriptor fetch_from(control::Network* network, Rank owner) {
+  constexpr uint64_t kFetchNs = 10'000'000'000;
+  return [network, owner](const Offers::Key& key) {
+    return network->fetch(owner, key, now_ns() + kFetchNs);
+  };
 }
 
 uint64_t next_number() {

@@ -78,6 +78,8 @@ struct Reached {
 
 // Gets a descriptor that the owner offers.
 using FetchDescriptor = std::function<Result<int>(const Offers::Key& key)>;
+// From `owner`, within ten seconds for each descriptor. The network outlives it.
+FetchDescriptor fetch_from(control::Network* network, Rank owner);
 
 // `bytes` from the range's address on, for the device of the current context: a user more of the
 // mapping, where there is one.

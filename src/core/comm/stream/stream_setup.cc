@@ -57,8 +57,6 @@ Sharing find_sharing(const std::vector<StreamSetup::Entry>& all) {
   return found;
 }
 
-constexpr uint64_t kFetchNs = 10'000'000'000;
-
 // Whether this CUDA has memory that is made by mapping, for other processes, too.
 bool can_map(const cuda::Driver& driver) {
   return driver.can_share_mapped() &&
@@ -206,7 +204,7 @@ bool StreamSetup::find_flags(const StreamFlagsKey& key) {
   std::shared_ptr<StreamFlags>& flags = memory_->flags_;
   if (flags == nullptr) flags = StreamFlags::find(key);
   if (flags != nullptr) return true;
-  auto fetched = config_.network->fetch(0, key, now_ns() + kFetchNs);
+  auto fetched = fetch_from(config_.network, 0)(key);
   if (!fetched.ok()) {
     reason_ = fetched.status().text();
     return false;
@@ -262,11 +260,8 @@ Result<bool> StreamSetup::connect(const std::vector<Entry>& all) {
       it.scratch_.push_back(it.own_scratch_);
       continue;
     }
-    const auto fetch = [&](const Offers::Key& key) {
-      return config_.network->fetch(rank, key, now_ns() + kFetchNs);
-    };
-    const Reached reached =
-        reach_by_kernel(it.driver_, all[rank].process, all[rank].scratch, scratch_bytes, fetch);
+    const Reached reached = reach_by_kernel(it.driver_, all[rank].process, all[rank].scratch,
+                                            scratch_bytes, fetch_from(config_.network, rank));
     if (reached.address == nullptr) {
       reason_ = fmt::format("rank {}'s scratch: {}", rank, reached.reason);
       return false;
