@@ -15,8 +15,23 @@ _DEFAULT_TIMEOUT = timedelta(minutes=30)
 _reports = False
 
 
-def create(store, rank: int, size: int, options=None, *, timeout=None, pg_options=None):
-    """What ``ProcessGroupGloo(store, rank, size, timeout | options)`` returns."""
+def create(
+    store,
+    rank: int,
+    size: int,
+    options=None,
+    *,
+    timeout=None,
+    pg_options=None,
+    enable_reconfigure: bool = False,
+):
+    """What ``ProcessGroupGloo(store, rank, size, timeout | options)`` returns. PyTorch passes
+    ``enable_reconfigure`` from 2.14 on."""
+    if enable_reconfigure:
+        raise NotImplementedError(
+            "enable_reconfigure: Weir's groups are not reconfigured; after the loss of a rank "
+            "weir.shrink makes a smaller one"
+        )
     options = options if pg_options is None else pg_options
     if timeout is None and isinstance(options, timedelta):
         timeout = options

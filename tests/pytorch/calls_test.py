@@ -207,6 +207,17 @@ def test_titles_of_profiles(rank, size):
     ranks.served()
 
 
+def test_what_pytorch_asks_of_gloo(rank, size):
+    if dist.get_backend() == "gloo":  # Weir in its place
+        gloo = dist.distributed_c10d.ProcessGroupGloo
+        own = gloo(dist.HashStore(), 0, 1, timeout=30 * SECOND, enable_reconfigure=False)
+        assert own.size() == 1
+        again = lambda: gloo(dist.HashStore(), 0, 1, enable_reconfigure=True)
+        ranks.refused(NotImplementedError, "weir.shrink", again)
+    dist.barrier()
+    ranks.served()
+
+
 if hasattr(dist, "_new_window"):  # from PyTorch 2.14 on
 
     def test_windows_of_pytorch(rank, size):

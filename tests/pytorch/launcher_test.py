@@ -143,17 +143,35 @@ os.write(1, b"WEIR\\n")
     expect_served(run([*RUN, script, folder.store()], 2))
 
 
-def test_a_package_for_another_pytorch_is_an_error(folder):
-    """Not Gloo."""
+def link_package(folder):
+    """All of it but what names its PyTorch."""
     import weir
-    import weir_in_place
 
     package = os.path.dirname(weir.__file__)
     copy = os.path.join(folder.path, "weir")
     os.mkdir(copy)
     for name in os.listdir(package):
-        if name not in ("_built_for.py", "__pycache__"):
+        if name not in ("_built_for.py", "__pycache__", "hook"):
             os.symlink(os.path.join(package, name), os.path.join(copy, name))
+    os.mkdir(os.path.join(copy, "hook"))
+    hook = os.path.join(package, "hook", "sitecustomize.py")
+    shutil.copy(hook, os.path.join(copy, "hook"))  # it looks for the package where it lies
+
+
+def test_a_package_without_its_hook_is_an_error(folder):
+    """Not Gloo."""
+    link_package(folder)
+    folder.write("weir/_built_for.py", "import torch\nTORCH_VERSION = torch.__version__")
+    script = folder.write("train.py", BY_ENVIRONMENT)
+    for output in run([*RUN, script, folder.store()], 2, code=1, PYTHONPATH=folder.path):
+        assert "cannot be put in Gloo's place" in output and "weir_in_place" in output, output
+
+
+def test_a_package_for_another_pytorch_is_an_error(folder):
+    """Not Gloo."""
+    import weir_in_place
+
+    link_package(folder)
     folder.write("weir/_built_for.py", 'TORCH_VERSION = "1.0.0"')
     os.symlink(weir_in_place.__file__, os.path.join(folder.path, "weir_in_place.py"))
     script = folder.write("train.py", BY_ENVIRONMENT)

@@ -16,8 +16,11 @@ def _with_weir() -> None:
     spec = spec_from_file_location("weir_in_place", path)
     module = module_from_spec(spec)
     sys.modules["weir_in_place"] = module
-    spec.loader.exec_module(module)
-    module.install()
+    try:
+        spec.loader.exec_module(module)
+        module.install()
+    except Exception as error:  # Python would print it and go on, with Gloo
+        sys.exit(f"weir: cannot be put in Gloo's place, install the package again: {error}")
 
 
 def _chain() -> None:
