@@ -100,7 +100,8 @@ TEST_F(Rails, BothLinksCarryAndTheResultsAreRight) {
 }
 
 // The probe of the costs goes by small messages over both links, and gives up after 5 s where they
-// do not come; on a busy machine it may give up, too. Returns how many of eight starts took so long.
+// do not come; on a busy machine it may give up, too. Returns how many of eight starts took so
+// long.
 int slow_starts(LabOptions options) {
   std::string folder = std::filesystem::temp_directory_path() / "weir-starts-XXXXXX";
   EXPECT_NE(mkdtemp(folder.data()), nullptr);
