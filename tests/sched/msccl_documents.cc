@@ -165,6 +165,26 @@ std::string msccl_ring_reduce_scatter(Rank n, bool in_place) {
   return w.take();
 }
 
+std::string msccl_eager_all_to_all(Rank n, uint32_t chunks) {
+  Writer w("alltoall", n, false);
+  for (Rank r = 0; r < n; ++r) {
+    w.gpu(r, n * chunks, n * chunks, 0);
+    for (Rank p = 0; p < n; ++p) {
+      if (p == r) continue;
+      w.block(p, p);
+      for (uint32_t k = 0; k < chunks; ++k) {
+        w.step("s", 'i', p * chunks + k, 'o', r * chunks + k);
+      }
+      for (uint32_t k = 0; k < chunks; ++k) {
+        w.step("r", 'i', r * chunks + k, 'o', p * chunks + k);
+      }
+    }
+    w.block(-1, -1, -1);
+    w.step("cpy", 'i', r * chunks, 'o', r * chunks, chunks);
+  }
+  return w.take();
+}
+
 std::string msccl_pairs_all_to_all(Rank n, uint32_t chunks, bool in_place) {
   Writer w("alltoall", n, in_place);
   for (Rank r = 0; r < n; ++r) {

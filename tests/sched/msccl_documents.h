@@ -21,5 +21,8 @@ std::string msccl_ring_all_gather(Rank n, bool in_place);
 std::string msccl_ring_reduce_scatter(Rank n, bool in_place);
 // `chunks` per block.
 std::string msccl_pairs_all_to_all(Rank n, uint32_t chunks, bool in_place);
+// Each block sends all its chunks, a message each, before it receives the first: a connection holds
+// as many messages.
+std::string msccl_eager_all_to_all(Rank n, uint32_t chunks);
 
 }  // namespace weir::algo

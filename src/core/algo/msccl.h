@@ -29,6 +29,8 @@
 // order of an execution of all gpus in which every lane holds one message at most: an order that
 // can be executed once can be executed always. Dependences between lanes become signals of the rank
 // to itself. Programs get the fewest lanes (of 4, 7 and 15) with which such an execution is found.
+// Where there is none, since blocks send more before they receive: MSCCL's connections hold eight
+// messages, and a message that blocks wait behind is received into slots before its step.
 //
 // Folds are symmetric: operands are put in the order of their lowest contributor, so that ranks
 // that fold the same data in mirrored order have the same bits.

@@ -29,6 +29,8 @@ using sched::Space;
 // Lanes of the built-in transports: tcp, ucx, shm.
 constexpr std::array<uint32_t, 3> kLaneLimits = {4, 7, 15};
 constexpr uint64_t kTriesMax = 64'000'000;
+// A connection of MSCCL holds eight messages: one in its lane, and these.
+constexpr size_t kAheadMax = 7;
 constexpr uint32_t kNoRank = 0xffffffffu;
 
 struct BlockId {
@@ -133,12 +135,18 @@ class Lanes {
   uint32_t count_ = 1;
 };
 
+struct How {
+  // A block sends only when no other block of its lane has fallen behind it.
+  bool patient = false;
+  // Where no block can go on, messages are received into slots before their steps.
+  bool ahead = false;
+};
+
 // One execution.
 class Execution {
  public:
-  // `patient`: a block sends only when no other block of its lane has fallen behind it.
-  Execution(const MscclAlgo& algo, const MscclMemory& memory, const Lanes& lanes, bool patient)
-      : algo_(algo), memory_(memory), lanes_(lanes), patient_(patient) {
+  Execution(const MscclAlgo& algo, const MscclMemory& memory, const Lanes& lanes, const How& how)
+      : algo_(algo), memory_(memory), lanes_(lanes), how_(how) {
     uint32_t slots = memory.scratch_slots();
     for (const MscclGpu& gpu : algo.gpus) {
       uint32_t next = memory.scratch_slots();
@@ -154,6 +162,7 @@ class Execution {
         next = std::min(next + longest, kImportedScratchSlotCountMax + 1);
       }
       slots = std::max(slots, next);
+      next_slot_.push_back(next);
     }
     shape_.chunk_count = memory.chunk_count();
     shape_.scratch_slots = slots;
@@ -175,10 +184,7 @@ class Execution {
 
   // kUnsupported: with these lanes the blocks wait for each other.
   Result<ProgramText> run() {
-    if (shape_.scratch_slots > kImportedScratchSlotCountMax) {
-      return invalid_argument(
-          fmt::format("{}: more than {} scratch slots", algo_.name, kImportedScratchSlotCountMax));
-    }
+    WEIR_RETURN_IF_ERROR(check_slots());
     for (Rank rank = 0; rank < algo_.gpus.size(); ++rank) WEIR_RETURN_IF_ERROR(begin(rank));
     bool moved = true;
     uint64_t tries = 0;
@@ -188,7 +194,7 @@ class Execution {
         for (uint32_t b = 0; b < blocks_[rank].size(); ++b) {
           if (blocks_[rank][b].step == algo_.gpus[rank].blocks[b].steps.size()) continue;
           tries += 1 + algo_.gpus[rank].blocks[b].steps[blocks_[rank][b].step].count;
-          tries += patient_ ? blocks_[rank].size() : 0;
+          tries += how_.patient ? blocks_[rank].size() : 0;
           if (tries > kTriesMax) {
             return invalid_argument(algo_.name + ": too many steps to find an order for them");
           }
@@ -196,6 +202,9 @@ class Execution {
           if (!status_.ok()) return status_;
         }
       }
+      if (moved || !how_.ahead) continue;
+      moved = receive_ahead();
+      WEIR_RETURN_IF_ERROR(check_slots());
     }
     for (Rank rank = 0; rank < algo_.gpus.size(); ++rank) {
       for (uint32_t b = 0; b < blocks_[rank].size(); ++b) {
@@ -220,18 +229,26 @@ class Execution {
  private:
   using Refs = std::vector<Ref>;  // of one chunk each
 
-  struct Block {
-    uint32_t step = 0;
-    bool received = false;  // the step's message, which is still to be sent on
-    uint32_t slot = 0;      // for messages that are folded or spread
-  };
-  // One that is sent and not yet received.
+  // One that is sent and whose step of the receiver is still to come.
   struct Message {
     uint32_t block = 0;  // of the receiver
     BlockId sender;
     uint32_t sender_step = 0;
     std::vector<Rank> lowest;
+    Refs slots;  // received ahead: where it is
   };
+  struct Block {
+    uint32_t step = 0;
+    bool received = false;  // the step's message, which is still to be sent on
+    uint32_t slot = 0;      // for messages that are folded or spread
+    std::deque<Message> ahead;
+  };
+
+  Status check_slots() const {
+    if (shape_.scratch_slots <= kImportedScratchSlotCountMax) return {};
+    return invalid_argument(
+        fmt::format("{}: more than {} scratch slots", algo_.name, kImportedScratchSlotCountMax));
+  }
 
   // The lowest rank that has contributed to what a chunk or slot holds.
   Rank& lowest(const Ref& ref) {
@@ -435,7 +452,7 @@ class Execution {
     const bool sends = msccl_sends(step.type) && !receives;
     if (receives && !can_receive(id, step)) return false;
     if (sends && (!channel(id.gpu, static_cast<Rank>(block.send), lane).empty() ||
-                  (patient_ && leaves_one_behind(id)))) {
+                  (how_.patient && leaves_one_behind(id)))) {
       return false;
     }
 
@@ -466,44 +483,87 @@ class Execution {
     return true;
   }
 
-  bool can_receive(BlockId id, const MscclStep& step) {
+  // The message that a block's step receives, or null: it has not come.
+  const Message* next_message(BlockId id) {
+    const Block& at = blocks_[id.gpu][id.block];
+    if (!at.ahead.empty()) return &at.ahead.front();
     const MscclBlock& block = algo_.gpus[id.gpu].blocks[id.block];
     const auto& queue = channel(static_cast<Rank>(block.recv), id.gpu, lanes_.lane(id));
-    if (queue.empty() || queue.front().block != id.block) return false;
-    if (queue.front().lowest.size() != step.count) {
-      status_ = invalid_argument(
-          fmt::format("{}: receives {} chunks, but {} sends {}",
-                      locate(algo_, id, blocks_[id.gpu][id.block].step), step.count,
-                      locate(algo_, queue.front().sender, queue.front().sender_step),
-                      queue.front().lowest.size()));
+    return queue.empty() || queue.front().block != id.block ? nullptr : &queue.front();
+  }
+
+  bool can_receive(BlockId id, const MscclStep& step) {
+    const Message* message = next_message(id);
+    if (message == nullptr) return false;
+    if (message->lowest.size() != step.count) {
+      status_ = invalid_argument(fmt::format(
+          "{}: receives {} chunks, but {} sends {}",
+          locate(algo_, id, blocks_[id.gpu][id.block].step), step.count,
+          locate(algo_, message->sender, message->sender_step), message->lowest.size()));
       return false;
     }
     return true;
   }
 
+  // The first message of a channel, into `to`.
+  Message take(Rank sender, Rank receiver, uint32_t lane, const Refs& to,
+               const std::string& origin) {
+    auto& queue = channel(sender, receiver, lane);
+    Message message = std::move(queue.front());
+    queue.pop_front();
+    Op& op = add(receiver, lane, OpCode::kRecv, origin);
+    op.peer = sender;
+    op.dst = to[0];
+    op.count = static_cast<uint32_t>(to.size());
+    for (uint32_t k = 0; k < to.size(); ++k) lowest(to[k]) = message.lowest[k];
+    return message;
+  }
+
   void receive(BlockId id, const MscclStep& step, const Refs& dst, const Refs& src,
                const std::string& origin) {
-    const MscclBlock& block = algo_.gpus[id.gpu].blocks[id.block];
+    Block& at = blocks_[id.gpu][id.block];
     const uint32_t lane = lanes_.lane(id);
-    auto& queue = channel(static_cast<Rank>(block.recv), id.gpu, lane);
-    const Message message = std::move(queue.front());
-    queue.pop_front();
     const bool folds = msccl_reads_src(step.type);
-    const Refs slots =
-        consecutive({blocks_[id.gpu][id.block].slot, id.gpu, Space::kScratch}, step.count);
-    const Refs& to = folds || !is_run(dst) ? slots : dst;
-    Op& op = add(id.gpu, lane, OpCode::kRecv, origin);
-    op.peer = static_cast<Rank>(block.recv);
-    op.dst = to[0];
-    op.count = step.count;
-    for (uint32_t k = 0; k < step.count; ++k) {
-      lowest(to[k]) = message.lowest[k];
+    Refs from = consecutive({at.slot, id.gpu, Space::kScratch}, step.count);
+    if (!at.ahead.empty()) {
+      from = std::move(at.ahead.front().slots);
+      at.ahead.pop_front();
+    } else {
+      if (!folds && is_run(dst)) from = dst;
+      take(static_cast<Rank>(algo_.gpus[id.gpu].blocks[id.block].recv), id.gpu, lane, from, origin);
     }
     if (folds) {
-      fold(id.gpu, lane, dst, src, to, origin);
-    } else if (&to == &slots) {
-      copy(id.gpu, lane, dst, slots, origin);
+      fold(id.gpu, lane, dst, src, from, origin);
+    } else if (from[0].space != dst[0].space || from[0].chunk != dst[0].chunk) {
+      copy(id.gpu, lane, dst, from, origin);
     }
+  }
+
+  // Where blocks wait for each other because lanes are full: takes the first message of each lane
+  // whose block has room for it. False if there is none.
+  bool receive_ahead() {
+    bool moved = false;
+    for (auto& [key, queue] : channels_) {
+      const auto [sender, receiver, lane] = key;
+      if (queue.empty() || queue.front().block == kNoRank) continue;
+      const BlockId id{receiver, queue.front().block};
+      Block& at = blocks_[id.gpu][id.block];
+      if (at.ahead.size() == kAheadMax) continue;
+      const auto count = static_cast<uint32_t>(queue.front().lowest.size());
+      const Refs slots = consecutive({next_slot_[receiver], receiver, Space::kScratch}, count);
+      next_slot_[receiver] =
+          std::min(next_slot_[receiver] + count, kImportedScratchSlotCountMax + 1);
+      shape_.scratch_slots = std::max(shape_.scratch_slots, next_slot_[receiver]);
+      auto& known = lowest_[receiver];
+      known.resize(std::max(known.size(), 2 * size_t{memory_.area()} + slots.back().chunk + 1),
+                   kNoRank);
+      at.ahead.push_back(take(sender, receiver, lane, slots,
+                              fmt::format("block {}, a message before its step",
+                                          algo_.gpus[id.gpu].blocks[id.block].id)));
+      at.ahead.back().slots = slots;
+      moved = true;
+    }
+    return moved;
   }
 
   void send(BlockId id, const Refs& src, const std::string& origin) {
@@ -549,11 +609,12 @@ class Execution {
   const MscclAlgo& algo_;
   const MscclMemory& memory_;
   const Lanes& lanes_;
-  const bool patient_;
+  const How how_;
   Status status_;
   sched::Shape shape_;
   ProgramText text_;
   std::vector<std::vector<Block>> blocks_;  // by gpu and block
+  std::vector<uint32_t> next_slot_;         // by gpu: the first that nothing uses
   std::vector<std::vector<Rank>> lowest_;   // contributor, by gpu: of Input, Output, slots
   std::map<std::tuple<Rank, Rank, uint32_t>, std::deque<Message>> channels_;
   std::map<std::tuple<Rank, Rank, int32_t>, uint32_t> receivers_;
@@ -568,15 +629,20 @@ Result<ProgramText> convert_msccl(const MscclAlgo& algo) {
   const Result<MscclMemory> memory = MscclMemory::of(algo);
   if (!memory.ok()) return memory.status();
   Status stuck;
-  for (const uint32_t limit : kLaneLimits) {
-    const Result<Lanes> lanes = Lanes::of(algo, limit);
-    if (!lanes.ok()) return lanes.status();
-    for (const bool patient : {false, true}) {
-      Result<ProgramText> text = Execution(algo, memory.value(), lanes.value(), patient).run();
-      if (text.ok() || text.status().code() != Code::kUnsupported) return text;
-      stuck = text.status();
+  // With one message a lane while that is possible: those that are received ahead need slots and
+  // copies.
+  for (const bool ahead : {false, true}) {
+    for (const uint32_t limit : kLaneLimits) {
+      const Result<Lanes> lanes = Lanes::of(algo, limit);
+      if (!lanes.ok()) return lanes.status();
+      for (const bool patient : {false, true}) {
+        Result<ProgramText> text =
+            Execution(algo, memory.value(), lanes.value(), {patient, ahead}).run();
+        if (text.ok() || text.status().code() != Code::kUnsupported) return text;
+        stuck = text.status();
+      }
+      if (lanes.value().count() < limit) break;  // more would change nothing
     }
-    if (lanes.value().count() < limit) break;  // more would change nothing
   }
   return invalid_argument(stuck.text());
 }

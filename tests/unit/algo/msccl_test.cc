@@ -74,6 +74,18 @@ TEST(Msccl, AllGatherReduceScatterAndAllToAllAreRightInPlaceAndApart) {
   }
 }
 
+TEST(Msccl, AConnectionHoldsEightMessages) {
+  for (const Rank n : {2u, 3u, 5u}) {
+    for (const uint32_t chunks : {2u, 8u}) {
+      expect_right(msccl_eager_all_to_all(n, chunks), Collective::kAllToAll, n,
+                   std::to_string(chunks) + " messages, " + std::to_string(n) + " ranks");
+    }
+    const auto read = read_programs(msccl_eager_all_to_all(n, 9), "a.xml");
+    ASSERT_FALSE(read.ok());
+    EXPECT_THAT(read.status().text(), HasSubstr("gpu 0 block 0 step 8: waits for ever"));
+  }
+}
+
 std::string replaced(std::string text, const std::string& what, const std::string& with) {
   const size_t at = text.find(what);
   EXPECT_NE(at, std::string::npos) << what;
