@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The same between processes that share a device; where it cannot be; and when a rank dies, stays
 // away, aborts or calls another collective.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <chrono>
 #include <csignal>
 
@@ -99,6 +102,48 @@ TEST(DeviceStreamsProcesses, ADeathReleasesTheStreamsAndGraphsOfTheOthers) {
                   WEIR_OK);
       });
   EXPECT_EQ(statuses, (std::vector<int>{0, 0, 128 + SIGKILL}));
+}
+
+// 0 if each call of a child on what its parent made says so, and destroying it says nothing.
+int use_in_child(weir_comm_t comm, void* data, weir_request_t request) {
+  const auto told = [&](weir_result_t result) {
+    const std::string text = weir_last_error(nullptr);
+    return result == WEIR_ERROR_INVALID_USAGE && text.find("was made by process") != text.npos;
+  };
+  int done = 0;
+  if (!told(weir_all_reduce(comm, data, data, 9, WEIR_INT32, WEIR_SUM, nullptr))) return 1;
+  if (!told(weir_send(comm, data, 9, WEIR_INT32, 0, nullptr))) return 2;
+  if (!told(weir_comm_set_stream(comm, WEIR_NO_STREAM))) return 3;
+  if (!told(weir_test(&request, &done))) return 4;
+  if (!told(weir_comm_abort(comm))) return 5;
+  return weir_comm_destroy(comm) == WEIR_OK ? 0 : 6;
+}
+
+TEST(DeviceStreamsProcesses, AChildIsToldSoAndHarmsNobody) {
+  const SharedCounter here;
+  run_processes_on_device(2, [&](weir_comm_t comm, int n, int rank) {
+    expect_sum(comm, n, rank);
+    const Stream stream;
+    const DeviceArray<int> data(std::vector<int>(40000, rank + 1));
+    EXPECT_WEIR(comm, weir_comm_set_stream(comm, stream.get()));
+    // On the streams of both ranks while they fork.
+    Gate gate(stream);
+    weir_request_t request = nullptr;
+    EXPECT_WEIR(comm, weir_all_reduce(comm, data.data(), data.data(), 40000, WEIR_INT32, WEIR_SUM,
+                                      &request));
+    const pid_t child = fork();
+    if (child == 0) _exit(use_in_child(comm, data.data(), request));
+    int status = -1;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status));
+    EXPECT_EQ(WEXITSTATUS(status), 0);
+    here.meet(2);
+    gate.open();
+    EXPECT_WEIR(comm, weir_wait(&request));
+    EXPECT_EQ(data.get(), std::vector<int>(40000, 3));
+    EXPECT_WEIR(comm, weir_comm_set_stream(comm, WEIR_NO_STREAM));
+    expect_sum(comm, n, rank);
+  });
 }
 
 void meets_the_deadline(weir_comm_t comm, int n, int rank, const SharedCounter& here) {
