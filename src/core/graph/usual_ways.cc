@@ -53,20 +53,26 @@ std::vector<std::vector<Rank>> even_hosts(const LinkGraph& graph) {
 
 }  // namespace
 
-UsualWays best_usual_ways(const LinkGraph& graph, Routes* routes) {
+double straight_ns_per_byte(const LinkGraph& graph, Routes* routes) {
   const Rank n = graph.rank_count();
-  Load ring(graph, routes), straight(graph, routes);
+  Load straight(graph, routes);
   for (Rank rank = 0; rank < n; ++rank) {
-    ring.send(rank, (rank + 1) % n, n - 1);
     for (Rank other = 0; other < n; ++other) {
       if (other != rank) straight.send(rank, other, 1);
     }
   }
+  return straight.ns_per_byte();
+}
+
+UsualWays best_usual_ways(const LinkGraph& graph, Routes* routes) {
+  const Rank n = graph.rank_count();
+  Load ring(graph, routes);
+  for (Rank rank = 0; rank < n; ++rank) ring.send(rank, (rank + 1) % n, n - 1);
   UsualWays best{ring.ns_per_byte(), "ring"};
-  const auto offer = [&](const Load& load, const char* name) {
-    if (load.ns_per_byte() < best.ns_per_byte) best = {load.ns_per_byte(), name};
+  const auto offer = [&](double ns_per_byte, const char* name) {
+    if (ns_per_byte < best.ns_per_byte) best = {ns_per_byte, name};
   };
-  offer(straight, "straight");
+  offer(straight_ns_per_byte(graph, routes), "straight");
   const std::vector<std::vector<Rank>> hosts = even_hosts(graph);
   if (!hosts.empty()) {
     // Between ranks of the same place, and each then passes on within its host, straight or along a
@@ -85,8 +91,8 @@ UsualWays best_usual_ways(const LinkGraph& graph, Routes* routes) {
         }
       }
     }
-    offer(mesh, "host by host");
-    offer(rings, "host by host");
+    offer(mesh.ns_per_byte(), "host by host");
+    offer(rings.ns_per_byte(), "host by host");
   }
   return best;
 }

@@ -21,6 +21,9 @@ struct UsualWays {
 // Of an all_gather, on a graph with two ranks or more; `routes` are its own.
 UsualWays best_usual_ways(const LinkGraph& graph, Routes* routes);
 
+// Of an all_gather in which each rank sends to all others at once; infinite: it cannot.
+double straight_ns_per_byte(const LinkGraph& graph, Routes* routes);
+
 // Of an all_reduce: `ns_per_byte` of the vector of a rank, as both_ns_per_byte. Straight, and host
 // by host, a rank sends to one other after the other, and goes on when it has received: each slice
 // uses one of its links at a time, and only the few slices in flight use several. Counted is the

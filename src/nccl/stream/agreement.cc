@@ -58,7 +58,8 @@ Outcome make_stream_memory(const char* function, const Comm& comm, comm::DirectC
                            std::shared_ptr<comm::StreamMemory>* made, std::string* reason) {
   comm::StreamSetup setup({function, static_cast<Rank>(comm.rank()),
                            static_cast<Rank>(comm.rank_count()), comm.device(),
-                           comm.devices().in_one_process(), choice, comm.weir()->comm->network()});
+                           comm.devices().in_one_process(), choice, comm.weir()->comm->network(),
+                           comm.weir()->comm->device_ways(), comm.weir()->comm->deterministic()});
   const comm::StreamSetup::Entry& mine = setup.begin();
   std::vector<comm::StreamSetup::Entry> all(static_cast<size_t>(comm.rank_count()));
   weir_result_t told = gather_for_setup(comm.weir(), &mine, all.data(), sizeof mine);

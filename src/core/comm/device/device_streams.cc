@@ -73,6 +73,8 @@ Status DeviceStreams::open(int device, control::Network* network) {
   config.device = device;
   config.choice = choice;
   config.network = network;
+  config.links = state_.device_ways;
+  config.deterministic = state_.deterministic;
   setup_ = std::make_unique<StreamSetup>(config);
   entry_ = &setup_->begin();
   return entry_->ok == 1 && entry_->kernels == 1 ? Status() : unsupported(setup_->reason());

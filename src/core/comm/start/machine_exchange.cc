@@ -371,6 +371,20 @@ Result<graph::LinkGraph> MachineExchange::make_graph(AgreedCosts* costs, std::st
   return graph::with_network_of_hosts(made.value(), of_host);
 }
 
+namespace {
+
+// "" where rings are not faster.
+std::string describe(const graph::DeviceWays& ways) {
+  if (!ways.rings_are_faster()) return "";
+  return fmt::format(
+      "; collectives on device memory: along {} rings, by the links alone, takes {:.2f} of the "
+      "time "
+      "of straight from all others",
+      ways.rings.orders.size(), ways.rings_ns_per_byte / ways.straight_ns_per_byte);
+}
+
+}  // namespace
+
 Result<LinksInUse> MachineExchange::agree(Bootstrap& bootstrap, AgreedCosts* costs,
                                           uint64_t deadline_ns) {
   LinksInUse links;
@@ -433,6 +447,11 @@ Result<LinksInUse> MachineExchange::agree(Bootstrap& bootstrap, AgreedCosts* cos
       fmt::format("{} hosts of {} kinds, {} networks, graph {:016x}: trees are {}: {}",
                   leaders_.size(), kinds_.size(), figures, hash,
                   told.value().offered ? "offered" : "not offered", printable(told.value().reason));
+  if (has_devices_ && hosts_.empty() && all_.size() > 1) {
+    links.device_ways =
+        std::make_shared<const graph::DeviceWays>(graph::device_ways(graph.value()));
+    links.reason += describe(*links.device_ways);
+  }
   if (told.value().offered) {
     links.forests =
         std::make_shared<graph::Forests>(graph.take(), std::move(told.value().searches));

@@ -45,6 +45,7 @@
 #include "core/comm/start/measured_table.h"
 #include "core/comm/start/process_topology.h"
 #include "core/engine/context.h"
+#include "core/graph/device_ways.h"
 #include "core/graph/forests.h"
 #include "core/graph/link_graph.h"
 
@@ -54,6 +55,8 @@ namespace weir::comm {
 struct LinksInUse {
   // Trees for these links; nullptr: links are alike, or not known.
   std::shared_ptr<graph::Forests> forests;
+  // Of ranks on devices of one machine; nullptr: there are none, or their links are not known.
+  std::shared_ptr<const graph::DeviceWays> device_ways;
   // For a reader who asks why; "": there was nothing to decide.
   std::string reason;
 };

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "core/base/process_generation.h"
@@ -18,6 +19,7 @@
 #include "core/comm/state/spin_lock.h"
 #include "core/comm/state/wait.h"
 #include "core/engine/context.h"
+#include "core/graph/device_ways.h"
 #include "weir/plugin.h"
 
 namespace weir::comm {
@@ -33,6 +35,8 @@ struct CommState {
   bool deterministic = false;
   bool host_memory = false;  // buffers lie in memory of the host: see WEIR_COMM_HOST_MEMORY
   bool leaves_host = false;  // the ranks are on several hosts
+  // Of ranks on devices of one machine, if their links are known.
+  std::shared_ptr<const graph::DeviceWays> device_ways;
   WaitPolicy wait_policy;
   weir_host_t host{};  // as transports see it
 

@@ -71,9 +71,11 @@ CallInWindows find_windows(const engine::Call& call, StreamMemory& memory) {
   return found;
 }
 
-// Ranks whose buffers lie elsewhere do not use each other's data.
-CallWords words_in(const engine::Call& call, const CallInWindows& windows) {
+// Ranks whose buffers lie elsewhere, or that go another way, do not use each other's data.
+CallWords words_in(const engine::Call& call, const CallInWindows& windows,
+                   const StreamSchedule* schedule) {
   CallWords words = words_of(call);
+  if (schedule != nullptr) words.fingerprint = engine::fingerprint(words.fingerprint, 1);
   if (!windows.is_so()) return words;
   uint64_t mixed = words.fingerprint;
   const uint64_t recv_number = windows.recv.window != nullptr ? windows.recv.window->number() : 0;
@@ -84,7 +86,8 @@ CallWords words_in(const engine::Call& call, const CallInWindows& windows) {
   return words;
 }
 
-StreamShape shape_of(const engine::Call& call, const CallWords& words, bool in_windows) {
+StreamShape shape_of(const engine::Call& call, const CallWords& words, bool in_windows,
+                     const StreamWays& ways) {
   StreamShape shape;
   shape.collective = call.collective;
   shape.root = call.root;
@@ -92,6 +95,7 @@ StreamShape shape_of(const engine::Call& call, const CallWords& words, bool in_w
   shape.element_bytes = static_cast<uint32_t>(element_bytes(call.type));
   shape.fingerprint = words.fingerprint;
   shape.in_windows = in_windows;
+  shape.one_phase_max = ways.one_phase_max();
   return shape;
 }
 
@@ -118,7 +122,8 @@ CallWords words_of(const engine::Call& call) {
 }
 
 StreamCall::StreamCall(const char* function, const engine::Call& call,
-                       std::shared_ptr<StreamMemory> memory, CallInWindows windows,
+                       std::shared_ptr<StreamMemory> memory,
+                       std::shared_ptr<const StreamSchedule> schedule, CallInWindows windows,
                        cuda::Stream stream, const StreamWords& words, uint32_t number)
     : memory_(std::move(memory)),
       calls_(memory_->driver(), function, stream),
@@ -129,16 +134,23 @@ StreamCall::StreamCall(const char* function, const engine::Call& call,
       recv_(static_cast<char*>(call.output)),
       element_bytes_(static_cast<uint32_t>(element_bytes(call.type))),
       windows_(std::move(windows)),
-      call_words_(words_in(call, windows_)),
-      program_(shape_of(call, call_words_, windows_.is_so()), memory_->rank(),
-               memory_->rank_count(), memory_->slot_bytes()) {}
+      call_words_(words_in(call, windows_, schedule.get())),
+      program_(shape_of(call, call_words_, windows_.is_so(), memory_->ways()), memory_->rank(),
+               memory_->rank_count(), memory_->slot_bytes()),
+      schedule_(std::move(schedule)) {
+  if (schedule_ == nullptr) return;
+  scheduled_.emplace(shape_of(call, call_words_, false, memory_->ways()), schedule_,
+                     memory_->slot_bytes());
+}
 
 Status StreamCall::make(const char* function, const engine::Call& call, const void* factor,
                         const std::shared_ptr<StreamMemory>& memory, cuda::Stream stream,
                         const StreamWords& words, uint32_t number, std::shared_ptr<Staging>* pinned,
                         std::unique_ptr<StreamCall>* made) {
-  std::unique_ptr<StreamCall> it(
-      new StreamCall(function, call, memory, find_windows(call, *memory), stream, words, number));
+  auto schedule = memory->ways().schedule_for(call);
+  CallInWindows windows = schedule == nullptr ? find_windows(call, *memory) : CallInWindows();
+  std::unique_ptr<StreamCall> it(new StreamCall(function, call, memory, std::move(schedule),
+                                                std::move(windows), stream, words, number));
   Status status = it->prepare(call, factor);
   if (status.ok()) status = it->prepare_host_copies(pinned);
   if (status.ok()) *made = std::move(it);
@@ -178,6 +190,7 @@ Status StreamCall::prepare(const engine::Call& call, const void* factor) {
     std::memcpy(factor_, call.scale, sizeof factor_);
     factor_memory_ = static_cast<const char*>(factor);
   }
+  reads_send_ = is_of_this_context(calls_.driver(), send_);
   writes_recv_ = reinterpret_cast<uintptr_t>(recv_) % element_bytes_ == 0 &&
                  (is_of_this_context(calls_.driver(), recv_) ||
                   memory_->find_window(recv_, call.count * element_bytes_).window != nullptr);
@@ -212,15 +225,18 @@ Status StreamCall::enqueue_step() {
            cuda::place_of(calls_.driver(), factor_memory_), element_bytes_);
     }
   }
-  program_.step(next_, &ops_);
+  if (scheduled_) {
+    scheduled_->step(next_, &ops_);
+  } else {
+    program_.step(next_, &ops_);
+  }
   for (const StreamOp& op : ops_) {
     if (op.kind == StreamOp::Kind::kWait) {
       calls_.wait(memory_->flag(op.flag), op.value);
     } else if (op.kind == StreamOp::Kind::kSet) {
       calls_.write(memory_->flag(op.flag), op.value);
     } else if (op.kind == StreamOp::Kind::kCopy) {
-      copy(at(op.to), op.to.memory == StreamBuffer::kRecv ? recv_place_ : kScratch, at(op.from),
-           op.from.memory == StreamBuffer::kSend ? send_place_ : kScratch, op.bytes);
+      copy(at(op.to), place_of(op.to), at(op.from), place_of(op.from), op.bytes);
       if (op.contributes && is_scaled_) scale(at(op.to), op.count);
     } else {
       reduce(op);
@@ -230,6 +246,11 @@ Status StreamCall::enqueue_step() {
   if (next_ == step_count()) calls_.write(ended_, number_);
   calls_.flush();
   return calls_.status();
+}
+
+cuda::MemoryPlace StreamCall::place_of(const StreamPlace& place) const {
+  if (place.memory == StreamBuffer::kSend) return send_place_;
+  return place.memory == StreamBuffer::kRecv ? recv_place_ : kScratch;
 }
 
 char* StreamCall::at(const StreamPlace& place) const {
@@ -291,12 +312,15 @@ void StreamCall::scale(char* data, uint64_t count) {
 // In pieces of a slot, where the result passes through this rank's own room.
 void StreamCall::reduce(const StreamOp& op) {
   const bool passes = op.stores && !op.keeps && !writes_recv_;
-  const uint64_t most = passes ? memory_->slot_bytes() / element_bytes_ : op.count;
+  const bool is_limited = passes || !op.operands.empty();
+  const uint64_t most = is_limited ? memory_->slot_bytes() / element_bytes_ : op.count;
   for (uint64_t begin = 0; begin < op.count; begin += most) {
     StreamOp piece = op;
     piece.count = std::min(op.count - begin, most);
     piece.from.offset += begin * element_bytes_;
     piece.to.offset += begin * element_bytes_;
+    piece.kept_offset += begin * element_bytes_;
+    for (StreamPlace& operand : piece.operands) operand.offset += begin * element_bytes_;
     reduce_piece(piece);
   }
 }
@@ -306,11 +330,12 @@ void StreamCall::reduce_piece(const StreamOp& op) {
   arguments.count = op.count;
   arguments.source_count = memory_->rank_count();
   arguments.fold = fold_;
-  arguments.divisor = divisor_;
-  for (Rank rank = 0; rank < memory_->rank_count(); ++rank) {
+  arguments.divisor = op.divides ? divisor_ : 1;
+  for (Rank rank = 0; rank < memory_->rank_count() && op.operands.empty(); ++rank) {
     arguments.sources[rank] = at({op.from.memory, rank, op.from.offset});
   }
-  char* const kept = memory_->scratch(memory_->rank()) + op.from.offset;
+  if (!op.operands.empty()) set_sources(op, &arguments);
+  char* const kept = memory_->scratch(memory_->rank()) + op.kept_offset;
   const bool stores_here = op.stores && writes_recv_;
   char* const other = op.keeps ? kept : memory_->own_room();
   uint32_t count = 0;
@@ -320,6 +345,22 @@ void StreamCall::reduce_piece(const StreamOp& op) {
   launch(&arguments);
   if (op.stores && !writes_recv_) {
     copy(at(op.to), recv_place_, other, kScratch, op.count * element_bytes_);
+  }
+}
+
+// The caller's own buffer, where kernels cannot read it, by way of this rank's own room.
+void StreamCall::set_sources(const StreamOp& op, kernels::ReduceArguments* arguments) {
+  arguments->source_count = static_cast<uint32_t>(op.operands.size());
+  for (size_t i = 0; i < op.operands.size(); ++i) {
+    const StreamPlace& operand = op.operands[i];
+    char* from = at(operand);
+    const bool is_unaligned = reinterpret_cast<uintptr_t>(from) % element_bytes_ != 0;
+    if ((operand.memory == StreamBuffer::kSend && (!reads_send_ || is_unaligned)) ||
+        (operand.memory == StreamBuffer::kRecv && !writes_recv_)) {
+      copy(memory_->own_room(), kScratch, from, place_of(operand), op.count * element_bytes_);
+      from = memory_->own_room();
+    }
+    arguments->sources[i] = from;
   }
 }
 

@@ -3,6 +3,8 @@
 // StreamProgram. No thread of the host takes part once they are enqueued, and all of them may be
 // captured into a graph.
 //
+// Or those of a ScheduledProgram, where that is faster by the links (stream_ways.h).
+//
 // Two words in memory of the host tell which call the stream is in: `started` when it comes to
 // this one, `ended` when it has passed it. Nothing waits for them but threads that watch
 // (stream_watch.h).
@@ -16,10 +18,12 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "core/base/status.h"
 #include "core/comm/stream/call_on_stream.h"
+#include "core/comm/stream/scheduled_program.h"
 #include "core/comm/stream/staging.h"
 #include "core/comm/stream/stream_memory.h"
 #include "core/comm/stream/stream_program.h"
@@ -76,7 +80,12 @@ class StreamCall {
   // Before the first step: the stream waits until the word is 1, and clears it.
   void wait_for(uint32_t* word);
 
-  size_t step_count() const { return program_.step_count(); }
+  // That of the schedule that it goes by; nullptr: it goes straight.
+  const char* schedule() const { return schedule_ == nullptr ? nullptr : schedule_->name(); }
+
+  size_t step_count() const {
+    return scheduled_ ? scheduled_->step_count() : program_.step_count();
+  }
   // Enqueues the next step. An error stays, and nothing more is enqueued.
   Status enqueue_step();
   bool done() const { return calls_.ok() && next_ == step_count(); }
@@ -88,13 +97,16 @@ class StreamCall {
 
  private:
   StreamCall(const char* function, const engine::Call& call, std::shared_ptr<StreamMemory> memory,
-             CallInWindows windows, cuda::Stream stream, const StreamWords& words, uint32_t number);
+             std::shared_ptr<const StreamSchedule> schedule, CallInWindows windows,
+             cuda::Stream stream, const StreamWords& words, uint32_t number);
   Status prepare(const engine::Call& call, const void* factor);
   Status prepare_host_copies(std::shared_ptr<Staging>* pinned);
   void copy_on_host(void* to, const void* from, uint64_t bytes);
   void enqueue_check();
 
   char* at(const StreamPlace& place) const;
+  cuda::MemoryPlace place_of(const StreamPlace& place) const;
+  void set_sources(const StreamOp& op, kernels::ReduceArguments* arguments);
   void copy(char* to, cuda::MemoryPlace to_place, const char* from, cuda::MemoryPlace from_place,
             uint64_t bytes);
   void scale(char* data, uint64_t count);
@@ -113,7 +125,9 @@ class StreamCall {
   const CallInWindows windows_;
   const CallWords call_words_;
   const StreamProgram program_;
-  cuda::Function kernel_ = nullptr;  // of a reduction
+  const std::shared_ptr<const StreamSchedule> schedule_;
+  std::optional<ScheduledProgram> scheduled_;  // in place of program_
+  cuda::Function kernel_ = nullptr;            // of a reduction
   kernels::ReduceFold fold_ = kernels::ReduceFold::kSum;
   uint32_t divisor_ = 1;
   bool is_scaled_ = false;
@@ -124,6 +138,7 @@ class StreamCall {
   cuda::MemoryPlace recv_place_ = cuda::MemoryPlace::kDevice;
   std::shared_ptr<HostCopies> host_copies_;
   bool repeats_ = false;
+  bool reads_send_ = false;   // kernels may read the send buffer
   bool writes_recv_ = false;  // kernels may store into the receive buffer
   size_t next_ = 0;
   std::vector<StreamOp> ops_;

@@ -64,7 +64,7 @@ StreamFlags::~StreamFlags() {
 
 void StreamFlags::reset() {
   std::memset(memory_ + kLine, 0, bytes_ - kLine);
-  for (uint32_t i = 1; i < StreamProgram::flag_count(rank_count_); i += 2) flag(i).store(1);
+  for (uint32_t i = 1; i < StreamProgram::pair_flag_count(rank_count_); i += 2) flag(i).store(1);
 }
 
 Result<std::shared_ptr<StreamFlags>> StreamFlags::make(Rank rank_count, StreamFlagsKey* key,

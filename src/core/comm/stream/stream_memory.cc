@@ -178,6 +178,15 @@ DeviceWindow::Place StreamMemory::find_window(const void* memory, uint64_t bytes
   return place;
 }
 
+template <typename Visit>
+void StreamMemory::for_each_message_flag(Visit&& visit) const {
+  for (uint32_t slot = 0; slot < StreamProgram::kSlots; ++slot) {
+    for (uint32_t message = 0; message < StreamSchedule::kMessagesMax; ++message) {
+      visit(flags_->flag(StreamProgram::message_flag(rank_count(), slot, rank_, message)));
+    }
+  }
+}
+
 void StreamMemory::release(uint32_t fingerprint) const {
   const Rank n = rank_count();
   for (uint32_t phase = 0; phase < StreamProgram::kPhases; ++phase) {
@@ -188,6 +197,7 @@ void StreamMemory::release(uint32_t fingerprint) const {
       }
     }
   }
+  for_each_message_flag([&](std::atomic<uint32_t>& flag) { flag.store(fingerprint); });
 }
 
 std::vector<Rank> StreamMemory::silent_ranks(uint32_t fingerprint) const {
@@ -219,6 +229,8 @@ uint64_t StreamMemory::progress_mark() const {
       }
     }
   }
+  for_each_message_flag(
+      [&](const std::atomic<uint32_t>& flag) { mark = mark * 1099511628211u + flag.load(); });
   return mark;
 }
 

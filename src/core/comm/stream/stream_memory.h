@@ -22,6 +22,7 @@
 #include "core/comm/stream/device_window.h"
 #include "core/comm/stream/stream_flags.h"
 #include "core/comm/stream/stream_program.h"
+#include "core/comm/stream/stream_ways.h"
 #include "cuda/driver.h"
 #include "cuda/kernels/message_arguments.h"
 
@@ -62,6 +63,9 @@ class StreamMemory {
   cuda::DevicePointer flag(uint32_t index) const { return flags_base_ + flags_->offset_of(index); }
   StreamFlags& flags() const { return *flags_; }
 
+  // Which way a collective takes.
+  const StreamWays& ways() const { return ways_; }
+
   // The kernels for the current context, which must reach all scratch: that of this object, or one
   // that is given access now. nullptr: it cannot be, and `reason` says why.
   const DeviceKernels* kernels(std::string* reason);
@@ -100,6 +104,9 @@ class StreamMemory {
   static constexpr uint64_t kSlotsOfPair = kernels::kMessageLanes * kernels::kMessageSlots;
 
   explicit StreamMemory(const cuda::Driver& driver) : driver_(driver) {}
+  // Those of the messages to this rank.
+  template <typename Visit>
+  void for_each_message_flag(Visit&& visit) const;
   template <typename T>
   T* on_device(uint64_t offset) const {
     return reinterpret_cast<T*>(static_cast<uintptr_t>(flags_base_ + offset));
@@ -122,6 +129,7 @@ class StreamMemory {
   std::shared_ptr<StreamFlags> flags_;
   bool entered_ = false;
   bool has_kernels_ = false;
+  StreamWays ways_;
   uint32_t use_count_ = 0;  // of the flags
   cuda::DevicePointer flags_base_ = 0;
   std::atomic<uint64_t> call_count_{0};

@@ -40,10 +40,6 @@ StreamOp copy(StreamPlace to, StreamPlace from, uint64_t bytes) {
 
 }  // namespace
 
-uint32_t StreamProgram::flag_count(Rank rank_count) {
-  return kPhases * kSlots * rank_count * rank_count * 2;
-}
-
 uint64_t StreamProgram::slot_bytes_min(Rank rank_count) { return rank_count * kAlign; }
 
 StreamProgram::StreamProgram(const StreamShape& call, Rank rank, Rank rank_count,
@@ -60,7 +56,7 @@ StreamProgram::StreamProgram(const StreamShape& call, Rank rank, Rank rank_count
   rounds_ = (call.count + width_ - 1) / width_;
   two_phases_ =
       (call.collective == Collective::kAllReduce || call.collective == Collective::kReduce) &&
-      (call.in_windows || (rank_count > 2 && call.count * call.element_bytes > kOnePhaseMax));
+      (call.in_windows || (rank_count > 2 && call.count * call.element_bytes > call.one_phase_max));
 }
 
 bool StreamProgram::is_reduction() const {
@@ -219,6 +215,7 @@ void StreamProgram::use(size_t round, std::vector<StreamOp>* ops) const {
       op.to = {StreamBuffer::kRecv, rank_, at + part};
       op.stores = receives(rank_);
       op.keeps = two_phases_ && !call_.in_windows;
+      op.kept_offset = op.from.offset;
       if (op.count > 0) ops->push_back(op);
     }
   } else if (receives(rank_)) {

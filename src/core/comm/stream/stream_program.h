@@ -34,6 +34,7 @@
 #include <vector>
 
 #include "core/base/types.h"
+#include "core/comm/stream/stream_schedule.h"
 
 namespace weir::comm {
 
@@ -45,6 +46,11 @@ struct StreamShape {
   uint32_t element_bytes = 1;
   uint32_t fingerprint = 1;  // not 0; the same on ranks that make the same call
   bool in_windows = false;   // all-reduce, reduce-scatter, all-gather and all-to-all only
+  uint64_t one_phase_max = kOnePhaseMax;
+
+  // Up to so many bytes a reduction has one phase, where nothing is known of the links: each rank
+  // reads all of them from every other one, and waits once.
+  static constexpr uint64_t kOnePhaseMax = uint64_t{128} << 10;
 };
 
 // Where the data of an operation lie.
@@ -60,7 +66,8 @@ struct StreamOp {
     kWait,    // until the flag has the value
     kSet,     // the flag to the value, after all that was before it in the stream
     kCopy,    // `bytes` from `from` to `to`
-    kReduce,  // `count` elements at from.offset of all ranks' scratch, or send buffers, in order
+    kReduce,  // `count` elements of `operands`, in order; without any: at from.offset of all ranks'
+              // scratch, or send buffers
   };
   Kind kind = Kind::kWait;
   uint32_t flag = 0;
@@ -69,8 +76,11 @@ struct StreamOp {
   StreamPlace from;  // of a reduction: of each rank
   uint64_t bytes = 0;
   uint64_t count = 0;
-  bool stores = false;       // a reduction's result goes to `to`
-  bool keeps = false;        // and to this rank's own scratch, at from.offset
+  std::vector<StreamPlace> operands;
+  bool stores = false;  // a reduction's result goes to `to`
+  bool keeps = false;   // and to this rank's own scratch, at kept_offset
+  uint64_t kept_offset = 0;
+  bool divides = true;       // an average is complete with this reduction
   bool contributes = false;  // a copy of elements that are folded: of a pre-multiplied sum, scaled
 };
 
@@ -78,15 +88,21 @@ class StreamProgram {
  public:
   static constexpr uint32_t kSlots = 2;
   static constexpr uint32_t kPhases = 2;
-  // Up to so many bytes a reduction has one phase: each rank reads all of them from every other
-  // one, and waits once.
-  static constexpr uint64_t kOnePhaseMax = uint64_t{128} << 10;
+  static constexpr uint64_t kOnePhaseMax = StreamShape::kOnePhaseMax;
   // Slots, and parts within them, begin at multiples of this.
   static constexpr uint64_t kAlign = 256;
 
   // The flags of a communicator: a pair for each writer, reader, slot and phase. The `full` ones
-  // are even and 0 at first, the `empty` ones are odd and 1 at first.
-  static uint32_t flag_count(Rank rank_count);
+  // are even and 0 at first, the `empty` ones are odd and 1 at first. Behind them, those of the
+  // messages of schedules (scheduled_program.h), which are 0 at first.
+  static uint32_t flag_count(Rank rank_count) { return message_flag(rank_count, kSlots, 0, 0); }
+  static uint32_t pair_flag_count(Rank rank_count) {
+    return kPhases * kSlots * rank_count * rank_count * 2;
+  }
+  static uint32_t message_flag(Rank rank_count, uint32_t slot, Rank reader, uint32_t message) {
+    return pair_flag_count(rank_count) +
+           (slot * rank_count + reader) * StreamSchedule::kMessagesMax + message;
+  }
   static uint32_t full_flag(Rank rank_count, uint32_t phase, uint32_t slot, Rank writer,
                             Rank reader) {
     return (((phase * kSlots + slot) * rank_count + writer) * rank_count + reader) * 2;

@@ -273,7 +273,12 @@ Result<bool> StreamSetup::connect(const std::vector<Entry>& all) {
 
 std::shared_ptr<StreamMemory> StreamSetup::end(bool all_can) {
   withdraw();  // all have fetched it
-  return all_can ? std::move(memory_) : nullptr;
+  if (!all_can) return nullptr;
+  if (config_.links != nullptr) {
+    memory_->ways_ = StreamWays(*config_.links, config_.rank, config_.rank_count,
+                                memory_->slot_bytes_, config_.deterministic);
+  }
+  return std::move(memory_);
 }
 
 }  // namespace weir::comm

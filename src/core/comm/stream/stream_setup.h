@@ -18,6 +18,7 @@
 #include "core/comm/stream/reach.h"
 #include "core/comm/stream/stream_memory.h"
 #include "core/control/network.h"
+#include "core/graph/device_ways.h"
 
 namespace weir::comm {
 
@@ -31,6 +32,9 @@ class StreamSetup {
     bool in_one_process = false;  // all ranks are
     DirectChoice choice = DirectChoice::kNoCuda;
     control::Network* network = nullptr;  // outlives this object; nullptr: there is one rank
+    // Of the devices of all ranks, the same on these; nullptr: not known.
+    std::shared_ptr<const graph::DeviceWays> links;
+    bool deterministic = false;
   };
 
   // What each rank tells the others. Crosses the wire.

@@ -6,9 +6,14 @@
 #include <algorithm>
 #include <deque>
 #include <iterator>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
+
+#include "core/comm/stream/scheduled_program.h"
+#include "core/comm/stream/stream_ways.h"
+#include "core/graph/rings.h"
 
 namespace weir::comm {
 namespace {
@@ -28,12 +33,13 @@ bool has_recv_blocks(Collective it) {
 }
 
 // Devices on which streams carry out programs: elements of 8 bytes, folded in order by a hash, so
-// that another order gives another value.
+// that another order gives another value; those of schedules, which have orders of their own, are
+// added.
 class Machine {
  public:
   Machine(Rank n, uint64_t slot_bytes) : n_(n), slot_(slot_bytes) {
     flags_.resize(StreamProgram::flag_count(n));
-    for (size_t i = 1; i < flags_.size(); i += 2) flags_[i] = 1;
+    for (size_t i = 1; i < StreamProgram::pair_flag_count(n); i += 2) flags_[i] = 1;
     scratch_.assign(n, std::vector<uint64_t>(StreamProgram::kSlots * slot_bytes / 8));
     streams_.resize(n);
   }
@@ -67,6 +73,13 @@ class Machine {
         Buffers& from = is_peers ? (*all)[op.from.rank] : *buffers;
         at(rank, *buffers, op.to, i) = at(is_peers ? op.from.rank : rank, from, op.from, i);
       }
+    } else if (!op.operands.empty()) {
+      for (uint64_t i = 0; i < op.count; ++i) {
+        uint64_t value = 0;
+        for (const StreamPlace& operand : op.operands) value += at(rank, *buffers, operand, 8 * i);
+        if (op.stores) at(rank, *buffers, op.to, 8 * i) = value;
+        if (op.keeps) scratch(rank, op.kept_offset + 8 * i) = value;
+      }
     } else {
       for (uint64_t i = 0; i < op.count; ++i) {
         const auto operand = [&, &op = op, all = all](Rank r) {
@@ -77,7 +90,7 @@ class Machine {
         uint64_t value = operand(0);
         for (Rank r = 1; r < n_; ++r) value = value * 31 + operand(r);
         if (op.stores) at(rank, *buffers, op.to, 8 * i) = value;
-        if (op.keeps) scratch(rank, op.from.offset + 8 * i) = value;
+        if (op.keeps) scratch(rank, op.kept_offset + 8 * i) = value;
       }
     }
     streams_[rank].pop_front();
@@ -115,6 +128,7 @@ struct Case {
   uint64_t slot_bytes;
   bool in_place;
   bool in_windows = false;
+  bool adds = false;
 
   StreamShape call() const {
     StreamShape it;
@@ -169,7 +183,7 @@ struct Case {
       case Collective::kReduceScatter: {
         const uint64_t at = collective == Collective::kReduceScatter ? rank * count + i : i;
         uint64_t value = value_of(0, at, seed);
-        for (Rank r = 1; r < n; ++r) value = value * 31 + value_of(r, at, seed);
+        for (Rank r = 1; r < n; ++r) value = value * (adds ? 1 : 31) + value_of(r, at, seed);
         return value;
       }
       case Collective::kAllGather:
@@ -186,11 +200,14 @@ struct Case {
 };
 
 // The operations of one rank, with the send buffer where it is.
-std::vector<StreamOp> step_of(const Case& it, const StreamProgram& program, Rank rank,
-                              size_t index) {
+template <typename AnyProgram>
+std::vector<StreamOp> step_of(const Case& it, const AnyProgram& program, Rank rank, size_t index) {
   std::vector<StreamOp> ops;
   program.step(index, &ops);
   for (StreamOp& op : ops) {
+    for (StreamPlace& operand : op.operands) {
+      if (operand.memory == StreamBuffer::kSend) operand.offset += 8 * it.shift(rank);
+    }
     if (op.kind != StreamOp::Kind::kCopy) continue;
     if (op.from.memory == StreamBuffer::kSend) op.from.offset += 8 * it.shift(rank);
     if (op.from.memory == StreamBuffer::kPeerSend) op.from.offset += 8 * it.shift(op.from.rank);
@@ -336,6 +353,252 @@ TEST(StreamProgram, CallsFollowEachOtherWithoutABarrier) {
     for (Rank r = 0; r < n; ++r) ASSERT_TRUE(machine.empty(r)) << "hangs";
     for (size_t i = 0; i < calls.size(); ++i) calls[i].check(buffers[i], i);
   }
+}
+
+// ---- Schedules ----------------------------------------------------------------------------------
+
+constexpr Collective kScheduled[] = {Collective::kAllReduce, Collective::kReduceScatter,
+                                     Collective::kAllGather};
+
+// Rings in different orders, some of which share links.
+graph::Rings rings(Rank n, uint32_t count) {
+  std::vector<std::vector<Rank>> orders;
+  for (uint32_t ring = 0; ring < count; ++ring) {
+    std::vector<Rank> order;
+    for (Rank r = 0; r < n; ++r) order.push_back(ring % 2 == 0 ? (r + ring) % n : n - 1 - r);
+    orders.push_back(order);
+  }
+  return graph::rings_of(std::move(orders));
+}
+
+struct Schedules {
+  Schedules(Collective collective, Rank n, uint32_t ring_count, const char* name = "rings")
+      : found(rings(n, ring_count)) {
+    algo::Problem problem;
+    problem.collective = collective;
+    problem.rank_count = n;
+    problem.rings = &found;
+    const algo::Algorithm* algorithm = algo::find_algorithm(collective, name);
+    for (Rank r = 0; r < n; ++r) {
+      auto made = StreamSchedule::compile(*algorithm, problem, r);
+      EXPECT_TRUE(made.ok()) << made.status().text();
+      if (made.ok()) of_rank.push_back(std::make_shared<const StreamSchedule>(made.take()));
+    }
+  }
+  graph::Rings found;
+  std::vector<std::shared_ptr<const StreamSchedule>> of_rank;
+};
+
+TEST(ScheduledProgram, RingsGiveTheirValuesInAnyOrderOfTheStreamsAmongOtherCalls) {
+  std::mt19937_64 random(20261128);
+  for (Rank n = 2; n <= 8; ++n) {
+    for (const Collective collective : kScheduled) {
+      for (const uint32_t ring_count : {1u, 3u}) {
+        const Schedules schedules(collective, n, ring_count);
+        const uint64_t slot = schedules.of_rank[0]->slot_count() * StreamProgram::kAlign * 2;
+        Machine machine(n, slot);
+        std::vector<Case> calls;
+        for (const uint64_t count : {uint64_t{1}, uint64_t{1000}, uint64_t{40} * n * ring_count}) {
+          for (const bool in_place : {false, true}) {
+            calls.push_back({collective, n, 0, count, slot, in_place, false, true});
+          }
+          // Between them, one that uses the same slots in another way.
+          calls.push_back(
+              {kAll[random() % std::size(kAll)], n, n / 2, 1 + random() % 500, slot, false});
+        }
+        std::vector<std::vector<Machine::Buffers>> buffers(calls.size());
+        for (size_t i = 0; i < calls.size(); ++i) {
+          for (Rank r = 0; r < n; ++r) buffers[i].push_back(calls[i].buffers(r, i));
+          for (Rank r = 0; r < n; ++r) {
+            const auto push = [&, i = i](const auto& program) {
+              for (size_t k = 0; k < program.step_count(); ++k) {
+                machine.push(r, &buffers[i], step_of(calls[i], program, r, k));
+              }
+            };
+            if (calls[i].adds) {
+              push(ScheduledProgram(calls[i].call(), schedules.of_rank[r], slot));
+            } else {
+              push(StreamProgram(calls[i].call(), r, n, slot));
+            }
+            machine.push(r, &buffers[i], spoil(calls[i], r, buffers[i][r]));
+          }
+        }
+        for (uint64_t waits = 0; waits < 10000;) {
+          const auto rank = static_cast<Rank>(random() % n);
+          bool moved = false;
+          for (uint64_t k = random() % 200; k > 0 && !machine.empty(rank) && machine.advance(rank);
+               --k) {
+            moved = true;
+          }
+          waits = moved ? 0 : waits + 1;
+        }
+        for (Rank r = 0; r < n; ++r) ASSERT_TRUE(machine.empty(r)) << "hangs: " << calls[0].text();
+        for (size_t i = 0; i < calls.size(); ++i) calls[i].check(buffers[i], i);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(ScheduledProgram, NoStepWaitsForWhatALaterStepSets) {
+  for (Rank n = 2; n <= 6; ++n) {
+    for (const Collective collective : kScheduled) {
+      const Schedules schedules(collective, n, 2);
+      const uint64_t slot = schedules.of_rank[0]->slot_count() * StreamProgram::kAlign;
+      const Case it{collective, n, 0, 1000, slot, false, false, true};
+      Machine machine(n, slot);
+      std::vector<Machine::Buffers> buffers;
+      std::vector<ScheduledProgram> programs;
+      for (Rank r = 0; r < n; ++r) {
+        buffers.push_back(it.buffers(r, 3));
+        programs.emplace_back(it.call(), schedules.of_rank[r], slot);
+        ASSERT_EQ(programs[r].step_count(), programs[0].step_count());
+      }
+      for (size_t i = 0; i < programs[0].step_count(); ++i) {
+        for (Rank k = 0; k < n; ++k) {
+          const Rank r = i % 2 == 0 ? k : n - 1 - k;
+          machine.push(r, &buffers, step_of(it, programs[r], r, i));
+          while (!machine.empty(r)) ASSERT_TRUE(machine.advance(r)) << it.text() << ", step " << i;
+        }
+      }
+      it.check(buffers, 3);
+    }
+  }
+}
+
+// What a rank reads of others is in slots of its neighbours on the rings, and once: each byte goes
+// over the links of the rings only.
+TEST(ScheduledProgram, RanksReadTheirNeighboursOnly) {
+  const Rank n = 6;
+  for (const Collective collective : kScheduled) {
+    const Schedules schedules(collective, n, 1);
+    for (Rank r = 0; r < n; ++r) {
+      uint64_t read = 0;
+      for (const auto& step : schedules.of_rank[r]->steps()) {
+        for (const ScheduleOp& op : step) {
+          for (const SchedulePlace& from : op.from) {
+            if (from.buffer != SchedulePlace::Buffer::kSlot || from.rank == r) continue;
+            EXPECT_EQ(from.rank, (r + n - 1) % n);
+            ++read;
+          }
+        }
+      }
+      EXPECT_EQ(read, (collective == Collective::kAllReduce ? 2u : 1u) * (n - 1));
+      EXPECT_EQ(schedules.of_rank[r]->readers(), std::vector<Rank>{(r + 1) % n});
+    }
+  }
+}
+
+TEST(ScheduledProgram, OtherSchedulesOfMessagesServeAsWell) {
+  for (const Rank n : {2u, 4u, 8u}) {
+    for (const char* name : {"recursive_doubling", "recursive_halving_doubling", "ring"}) {
+      const Schedules schedules(Collective::kAllReduce, n, 1, name);
+      ASSERT_EQ(schedules.of_rank.size(), n) << name;
+      const uint64_t slot = schedules.of_rank[0]->slot_count() * StreamProgram::kAlign * 2;
+      const Case it{Collective::kAllReduce, n, 0, 777, slot, false, false, true};
+      Machine machine(n, slot);
+      std::vector<Machine::Buffers> buffers;
+      for (Rank r = 0; r < n; ++r) buffers.push_back(it.buffers(r, 1));
+      for (Rank r = 0; r < n; ++r) {
+        const ScheduledProgram program(it.call(), schedules.of_rank[r], slot);
+        for (size_t i = 0; i < program.step_count(); ++i) {
+          machine.push(r, &buffers, step_of(it, program, r, i));
+        }
+      }
+      for (bool moved = true; moved;) {
+        moved = false;
+        for (Rank r = 0; r < n; ++r) {
+          while (!machine.empty(r) && machine.advance(r)) moved = true;
+        }
+      }
+      for (Rank r = 0; r < n; ++r) ASSERT_TRUE(machine.empty(r)) << name << " hangs";
+      it.check(buffers, 1);
+    }
+  }
+}
+
+TEST(ScheduledProgram, SchedulesThatCannotServeAreRefused) {
+  algo::Problem problem;
+  problem.rank_count = 4;
+  problem.mapped = true;
+  const auto direct =
+      StreamSchedule::compile(*algo::find_algorithm(Collective::kAllReduce, "direct"), problem, 0);
+  ASSERT_FALSE(direct.ok());
+  EXPECT_EQ(direct.status().code(), Code::kUnsupported);
+  problem.rank_count = 80;
+  const auto long_ring =
+      StreamSchedule::compile(*algo::find_algorithm(Collective::kAllReduce, "ring"), problem, 0);
+  ASSERT_FALSE(long_ring.ok());
+  EXPECT_EQ(long_ring.status().code(), Code::kUnsupported);
+}
+
+// ---- Which way ----------------------------------------------------------------------------------
+
+engine::Call call_of(Collective collective, uint64_t bytes, DataType type = DataType::kFloat32) {
+  engine::Call call;
+  call.collective = collective;
+  call.type = type;
+  call.count = bytes / element_bytes(type);
+  return call;
+}
+
+// Of a machine whose rings take half of the time, by the links: 8 GPUs behind two sockets.
+graph::DeviceWays two_sockets() {
+  graph::DeviceWays links;
+  links.straight_ns_per_byte = 0.02;
+  links.rings_ns_per_byte = 0.01;
+  links.rings = rings(8, 1);
+  return links;
+}
+
+TEST(StreamWays, LargeCallsGoAlongRingsWhereTheseAreFaster) {
+  const StreamWays ways(two_sockets(), 0, 8, 1 << 20, false);
+  for (const Collective it : kScheduled) {
+    EXPECT_NE(ways.schedule_for(call_of(it, 64 << 20)), nullptr);
+    EXPECT_EQ(ways.schedule_for(call_of(it, 64 << 10)), nullptr);
+  }
+  EXPECT_EQ(ways.schedule_for(call_of(Collective::kAllToAll, 64 << 20)), nullptr);
+  // 15 steps of 8 us and 0.02 ns for each byte, against 2 steps and 0.04 ns: from 5.2 MB up.
+  EXPECT_EQ(ways.schedule_for(call_of(Collective::kAllReduce, 5'100'000)), nullptr);
+  EXPECT_NE(ways.schedule_for(call_of(Collective::kAllReduce, 5'300'000)), nullptr);
+}
+
+TEST(StreamWays, WhatIsRoundedOnceOrInOrderGoesStraight) {
+  const StreamWays ways(two_sockets(), 0, 8, 1 << 20, false);
+  const StreamWays in_order(two_sockets(), 0, 8, 1 << 20, true);
+  for (const DataType type : {DataType::kFloat16, DataType::kBfloat16, DataType::kFloat8E4M3}) {
+    EXPECT_EQ(ways.schedule_for(call_of(Collective::kAllReduce, 64 << 20, type)), nullptr);
+    EXPECT_NE(ways.schedule_for(call_of(Collective::kAllGather, 64 << 20, type)), nullptr);
+  }
+  EXPECT_NE(ways.schedule_for(call_of(Collective::kAllReduce, 64 << 20, DataType::kInt8)), nullptr);
+  EXPECT_EQ(in_order.schedule_for(call_of(Collective::kReduceScatter, 64 << 20)), nullptr);
+  EXPECT_NE(in_order.schedule_for(call_of(Collective::kAllGather, 64 << 20)), nullptr);
+  engine::Call scaled = call_of(Collective::kAllReduce, 64 << 20);
+  scaled.scaled = true;
+  EXPECT_EQ(ways.schedule_for(scaled), nullptr);
+}
+
+TEST(StreamWays, OtherwiseEverythingGoesStraight) {
+  graph::DeviceWays alike = two_sockets();
+  alike.straight_ns_per_byte = alike.rings_ns_per_byte;
+  const StreamWays all[] = {StreamWays(), StreamWays(alike, 0, 8, 1 << 20, false),
+                            // A slot with no room for a piece of each message.
+                            StreamWays(two_sockets(), 0, 8, 2048, false)};
+  for (const StreamWays& ways : all) {
+    EXPECT_EQ(ways.schedule_for(call_of(Collective::kAllReduce, 64 << 20)), nullptr);
+  }
+}
+
+TEST(StreamWays, TwoPhasesBeginWhereTheyTakeAsLongAsOne) {
+  EXPECT_EQ(StreamWays().one_phase_max(), StreamProgram::kOnePhaseMax);
+  // A step of 8 us more, and 6 of 8 vectors less to read at 0.02 ns for each byte of all.
+  const StreamWays ways(two_sockets(), 0, 8, 1 << 20, false);
+  EXPECT_EQ(ways.one_phase_max(), 66'666u);
+  // Two ranks read the same in both.
+  graph::DeviceWays pair = two_sockets();
+  pair.rings = rings(2, 1);
+  const StreamWays two(pair, 0, 2, 1 << 20, false);
+  EXPECT_EQ(two.one_phase_max(), StreamProgram::kOnePhaseMax);
 }
 
 }  // namespace
