@@ -39,7 +39,7 @@ extern "C" __attribute__((visibility("default"))) int strict_cuda_user_objects()
 extern "C" __attribute__((visibility("default"))) int strict_cuda_host_copies();
 // Kernels that have been carried out.
 extern "C" __attribute__((visibility("default"))) int strict_cuda_kernels();
-// A stream has room for so many calls; 1024 at first.
+// A hardware queue, or a stream that has one of its own, has room for so many calls; 1024 at first.
 extern "C" __attribute__((visibility("default"))) void strict_cuda_queue(int calls);
 // What the first launch of a kernel does that is loaded lazily: waits for the device with the
 // context's lock.

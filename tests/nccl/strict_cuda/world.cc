@@ -132,7 +132,10 @@ World& world() {
 Submission::Submission(World& it) : world_(it), context_(lock_of(t_context)), lock_(it.lock) {}
 
 void Submission::wait_for_room(const StreamState& stream) {
-  world_.moved.wait(lock_, [&] { return stream.queue.size() < world_.queue_max; });
+  world_.moved.wait(lock_, [&] {
+    const size_t held = stream.shared != nullptr ? stream.shared->size() : stream.queue.size();
+    return held < world_.queue_max;
+  });
 }
 
 void Submission::wait_for_device() {

@@ -4,17 +4,17 @@
 // with the lock held.
 //
 // As in the driver, a context has a lock that every call takes which changes what is on its device,
-// and a stream has room for so many calls. A call that finds no room waits until the stream has
-// gone on, and does so with the context's lock: another thread's call waits for it.
+// and a hardware queue has room for so many calls. A call that finds no room waits until the queue
+// has gone on, and does so with the context's lock: another thread's call waits for it.
 //
 // With CUDA_DEVICE_MAX_CONNECTIONS it is stricter, as a driver is. The streams of a device share so
 // many hardware queues, 1 to 32 (the driver's default is 8): a stream belongs to one of them by the
 // order of creation, and what stands first in a queue holds up all behind it, whatever their
 // streams; but a kernel leaves the queue when it begins, so that only what its own stream has
-// behind it waits there for its end; a queue, not a stream, has room for so many calls. Freeing
-// memory and loading a module wait until the device has nothing left to do, with the context's
-// lock. Without the variable each stream has a queue of its own and these calls do not wait, which
-// is true of no driver: operations from device to device hang otherwise (docs/gpu.md).
+// behind it waits there for its end. Freeing memory, ending a registration or a mapping, and
+// loading a module wait until the device has nothing left to do, with the context's lock. Without
+// the variable each stream has a queue of its own and these calls do not wait, which is true of no
+// driver: operations from device to device hang otherwise (docs/gpu.md).
 #pragma once
 
 #include <condition_variable>
