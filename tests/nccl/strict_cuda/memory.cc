@@ -39,11 +39,11 @@ STRICT_CUDA_API cuMemFree_v2(DevicePointer memory) {
   Submission submission(it);
   if (is_like_a_driver(it)) submission.wait_for_device();
   const auto found = it.device.find(static_cast<uintptr_t>(memory));
-  if (found == it.device.end()) return kErrorInvalidValue;
+  if (found == it.device.end() || found->second.file < 0) return kErrorInvalidValue;
   const size_t mapped = (found->second.bytes + 4095) / 4096 * 4096;
   munmap(found->second.real, mapped);
   munmap(reinterpret_cast<void*>(found->first), mapped);
-  if (found->second.file >= 0) close(found->second.file);
+  close(found->second.file);
   it.device.erase(found);
   return kSuccess;
 }
@@ -95,6 +95,20 @@ STRICT_CUDA_API cuIpcOpenMemHandle_v2(DevicePointer* memory, IpcHandle handle, u
   // The opening context reaches it, whatever the device.
   it.device[reinterpret_cast<uintptr_t>(shown)] = {shared.bytes, static_cast<char*>(real),
                                                    t_context};
+  it.device[reinterpret_cast<uintptr_t>(shown)].is_imported = true;
+  return kSuccess;
+}
+
+STRICT_CUDA_API cuIpcCloseMemHandle(DevicePointer memory) {
+  World& it = world();
+  Submission submission(it);
+  if (is_like_a_driver(it)) submission.wait_for_device();
+  const auto found = it.device.find(static_cast<uintptr_t>(memory));
+  if (found == it.device.end() || !found->second.is_imported) return kErrorInvalidValue;
+  const size_t mapped = (found->second.bytes + 4095) / 4096 * 4096;
+  munmap(found->second.real, mapped);
+  munmap(reinterpret_cast<void*>(found->first), mapped);
+  it.device.erase(found);
   return kSuccess;
 }
 
@@ -187,7 +201,8 @@ STRICT_CUDA_API cuMemMap(DevicePointer address, size_t bytes, size_t offset,
 
 STRICT_CUDA_API cuMemUnmap(DevicePointer address, size_t bytes) {
   World& it = world();
-  std::lock_guard lock(it.lock);
+  Submission submission(it);
+  if (is_like_a_driver(it)) submission.wait_for_device();
   const auto found = it.device.find(static_cast<uintptr_t>(address));
   if (found == it.device.end() || found->second.bytes != bytes) return kErrorInvalidValue;
   munmap(found->second.real, bytes);
@@ -225,6 +240,14 @@ STRICT_CUDA_API cuMemHostRegister_v2(void* memory, size_t bytes, unsigned) {
   if (t_context == nullptr) return kErrorInvalidContext;
   const bool fresh = it.registered.emplace(reinterpret_cast<uintptr_t>(memory), bytes).second;
   return fresh ? kSuccess : kErrorInvalidValue;
+}
+
+STRICT_CUDA_API cuMemHostUnregister(void* memory) {
+  World& it = world();
+  Submission submission(it);
+  if (is_like_a_driver(it)) submission.wait_for_device();
+  return it.registered.erase(reinterpret_cast<uintptr_t>(memory)) != 0 ? kSuccess
+                                                                       : kErrorInvalidValue;
 }
 
 STRICT_CUDA_API cuMemHostGetDevicePointer_v2(DevicePointer* device, void* memory, unsigned) {

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <functional>
 #include <thread>
+#include <vector>
 
 #include "nccl/stream/stream_support.h"
 
@@ -79,6 +80,57 @@ TEST_F(StrictCuda, AHardwareQueueHasRoomForSoManyCallsOfAllItsStreams) {
   write(elsewhere);
   elsewhere.synchronize();
   gate.open();
+}
+
+// What `call` does while a stream of its device waits: returns `waits`.
+void expect_waits(bool waits, const char* name, const std::function<void()>& call) {
+  const Stream stream;
+  const Stream other;
+  write(other);  // what it has at the first time is there
+  other.synchronize();
+  Gate gate(stream);
+  {
+    const Call called(call);
+    EXPECT_EQ(called.is_held_up(), waits) << name;
+    const Call others([&] { write(other); });
+    EXPECT_EQ(others.is_held_up(), waits) << "beside " << name;
+    gate.open();
+  }
+  stream.synchronize();
+}
+
+TEST_F(StrictCuda, WhatEndsMemoryWaitsForTheDeviceWithTheContextsLock) {
+  cuda::DevicePointer memory = 0;
+  expect_waits(false, "cuMemAlloc", [&] { EXPECT_CUDA(cuMemAlloc_v2(&memory, 64)); });
+  expect_waits(true, "cuMemFree", [&] { EXPECT_CUDA(cuMemFree_v2(memory)); });
+
+  void* pinned = nullptr;
+  expect_waits(false, "cuMemHostAlloc",
+               [&] { EXPECT_CUDA(cuMemHostAlloc(&pinned, 64, cuda::kHostPortable)); });
+  expect_waits(true, "cuMemFreeHost", [&] { EXPECT_CUDA(cuMemFreeHost(pinned)); });
+
+  std::vector<char> plain(64);
+  expect_waits(false, "cuMemHostRegister",
+               [&] { EXPECT_CUDA(cuMemHostRegister_v2(plain.data(), 64, 0)); });
+  expect_waits(true, "cuMemHostUnregister", [&] { EXPECT_CUDA(cuMemHostUnregister(plain.data())); });
+  EXPECT_EQ(cuMemHostUnregister(plain.data()), cuda::kErrorInvalidValue);
+
+  constexpr size_t kUnit = size_t{2} << 20;
+  cuda::AllocationProperties wanted;
+  wanted.type = cuda::kAllocationPinned;
+  wanted.handle_types = cuda::kHandleDescriptor;
+  wanted.location = {cuda::kLocationDevice, 0};
+  cuda::AllocationHandle handle = 0;
+  const cuda::MemoryAccess access{wanted.location, cuda::kAccessReadWrite};
+  expect_waits(false, "cuMemMap", [&] {
+    EXPECT_CUDA(cuMemCreate(&handle, kUnit, &wanted, 0));
+    EXPECT_CUDA(cuMemAddressReserve(&memory, kUnit, 0, 0, 0));
+    EXPECT_CUDA(cuMemMap(memory, kUnit, 0, handle, 0));
+    EXPECT_CUDA(cuMemRelease(handle));
+    EXPECT_CUDA(cuMemSetAccess(memory, kUnit, &access, 1));
+  });
+  expect_waits(true, "cuMemUnmap", [&] { EXPECT_CUDA(cuMemUnmap(memory, kUnit)); });
+  EXPECT_CUDA(cuMemAddressFree(memory, kUnit));
 }
 
 }  // namespace

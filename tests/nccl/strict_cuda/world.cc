@@ -141,7 +141,7 @@ void Submission::wait_for_room(const StreamState& stream) {
 void Submission::wait_for_device() {
   world_.moved.wait(lock_, [&] {
     for (const StreamState* stream : world_.streams) {
-      if (stream->context == t_context && !stream->queue.empty()) return false;
+      if (index_of(stream->context) == index_of(t_context) && !stream->queue.empty()) return false;
     }
     return true;
   });

@@ -95,6 +95,7 @@ struct Memory {
   bool accessible = true;  // false: mapped, and no device may access it yet
   int file = -1;           // of memory that this process has allocated
   uint64_t number = 0;     // of the allocation, in its process
+  bool is_imported = false;  // by CUDA IPC
 };
 
 // Memory without an address.

@@ -264,14 +264,19 @@ void leave(const cuda::Driver& driver, const ProcessNumber& owner, const DeviceR
   if (owner == this_process()) return;
   cuda::Context context = nullptr;
   (void)driver.cuCtxGetCurrent(&context);
-  Mappings& all = mappings();
-  std::lock_guard lock(all.lock);
-  const auto known = std::find_if(all.all.begin(), all.all.end(), [&](const Mapping& mapping) {
-    return mapping.is(context, owner, range);
-  });
-  if (known == all.all.end() || --known->user_count > 0) return;
-  close_mapping(driver, *known);
-  all.all.erase(known);
+  Mapping ended;
+  {
+    Mappings& all = mappings();
+    std::lock_guard lock(all.lock);
+    const auto known = std::find_if(all.all.begin(), all.all.end(), [&](const Mapping& mapping) {
+      return mapping.is(context, owner, range);
+    });
+    if (known == all.all.end() || --known->user_count > 0) return;
+    ended = *known;
+    all.all.erase(known);
+  }
+  // It may wait for the device, which may wait for a rank of this process that needs the lock.
+  close_mapping(driver, ended);
 }
 
 Reached reach_by_kernel(const cuda::Driver& driver, const ProcessNumber& owner,
