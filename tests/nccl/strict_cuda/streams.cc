@@ -36,7 +36,7 @@ STRICT_CUDA_API cuStreamCreate(Stream* stream, unsigned) {
   const Submission submission(it);
   auto* made = new StreamState();
   made->context = t_context;
-  made->shared = next_hardware_queue(it, t_context);
+  join_hardware_queue(it, made);
   it.streams.insert(made);
   *stream = made;
   return kSuccess;

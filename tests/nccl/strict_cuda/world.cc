@@ -23,10 +23,14 @@ std::mutex& lock_of(Context context) {
 }
 
 void make_hardware_queues(World& it) {
-  const char* count = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
-  if (count == nullptr) return;
-  const auto queues = static_cast<size_t>(std::clamp(std::atoi(count), 1, 32));
-  for (auto& of_device : it.hardware) of_device.resize(queues);
+  const char* const queues = std::getenv("STRICT_CUDA_QUEUES");
+  const char* const count = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  if (queues != nullptr && std::strcmp(queues, "endless") == 0) {
+    it.connections = 0;
+  } else if (count != nullptr) {
+    it.connections = static_cast<size_t>(std::clamp(std::atoi(count), 1, 32));
+  }
+  for (auto& of_device : it.hardware) of_device.resize(it.connections);
 }
 
 // Whether its work stands first in its queue, or has left it.
@@ -53,10 +57,8 @@ bool carry_out(StreamState& stream) {
 void tell(const World& it) {
   for (const StreamState* stream : it.streams) {
     if (stream->queue.empty()) continue;
-    const auto& queues = it.hardware[index_of(stream->context)];
-    const auto queue = stream->shared != nullptr ? stream->shared - queues.data() : -1;
-    std::fprintf(stderr, "stream %p, device %zu, queue %d%s:", static_cast<const void*>(stream),
-                 index_of(stream->context), static_cast<int>(queue),
+    std::fprintf(stderr, "stream %p, device %zu, queue %zu%s:", static_cast<const void*>(stream),
+                 index_of(stream->context), stream->queue_number,
                  is_first(*stream) ? ", first in it" : "");
     size_t said = 0;
     for (const char* name : stream->names) {
@@ -121,7 +123,7 @@ World& world() {
   static World* it = [] {
     auto* made = new World();
     make_hardware_queues(*made);
-    made->legacy.shared = next_hardware_queue(*made, nullptr);
+    join_hardware_queue(*made, &made->legacy);
     made->streams.insert(&made->legacy);
     std::thread([made] { serve(*made); }).detach();
     return made;
@@ -154,16 +156,17 @@ bool fault(World& it, const char* function) {
   return true;
 }
 
-bool is_like_a_driver(World& it) { return !it.hardware[0].empty(); }
+bool is_like_a_driver(const World& it) { return it.connections != 0; }
 
 size_t index_of(Context context) {
   return context == nullptr ? 0 : static_cast<size_t>(static_cast<int*>(context) - contexts);
 }
 
-HardwareQueue* next_hardware_queue(World& it, Context context) {
-  const size_t device = index_of(context);
-  auto& queues = it.hardware[device];
-  return queues.empty() ? nullptr : &queues[it.streams_made[device]++ % queues.size()];
+void join_hardware_queue(World& it, StreamState* stream) {
+  if (!is_like_a_driver(it)) return;
+  const size_t device = index_of(stream->context);
+  stream->queue_number = it.streams_made[device]++ % it.connections;
+  stream->shared = &it.hardware[device][stream->queue_number];
 }
 
 StreamState* find_stream(World& it, Stream handle) {

@@ -7,14 +7,15 @@
 // and a hardware queue has room for so many calls. A call that finds no room waits until the queue
 // has gone on, and does so with the context's lock: another thread's call waits for it.
 //
-// With CUDA_DEVICE_MAX_CONNECTIONS it is stricter, as a driver is. The streams of a device share so
-// many hardware queues, 1 to 32 (the driver's default is 8): a stream belongs to one of them by the
-// order of creation, and what stands first in a queue holds up all behind it, whatever their
-// streams; but a kernel leaves the queue when it begins, so that only what its own stream has
-// behind it waits there for its end. Freeing memory, ending a registration or a mapping, and
-// loading a module wait until the device has nothing left to do, with the context's lock. Without
-// the variable each stream has a queue of its own and these calls do not wait, which is true of no
-// driver: operations from device to device hang otherwise (docs/gpu.md).
+// The streams of a device share hardware queues: as many as CUDA_DEVICE_MAX_CONNECTIONS says, 1 to
+// 32; 8 without it, as in CUDA. A stream belongs to one of them by the order of creation, and what
+// stands first in a queue holds up all behind it, whatever their streams; but a kernel leaves the
+// queue when it begins, so that only what its own stream has behind it waits there for its end.
+// Freeing memory, ending a registration or a mapping, and loading a module wait until the device
+// has nothing left to do, with the context's lock.
+//
+// With STRICT_CUDA_QUEUES=endless each stream has a queue of its own and these calls do not wait,
+// which is true of no driver.
 #pragma once
 
 #include <condition_variable>
@@ -70,6 +71,7 @@ using HardwareQueue = std::deque<StreamState*>;
 struct StreamState {
   Context context = nullptr;
   HardwareQueue* shared = nullptr;  // nullptr: the stream has one of its own
+  size_t queue_number = 0;          // of the shared one
   std::deque<Work> queue;
   std::deque<const char*> names;  // of the calls that enqueued them
   uint64_t enqueued = 0;
@@ -137,7 +139,8 @@ struct World {
   uint64_t next_capture = 1;
   size_t queue_max = kQueueMax;
   StreamState legacy;
-  std::vector<HardwareQueue> hardware[kContextCount];  // empty: not modelled
+  size_t connections = 8;  // hardware queues of a device; 0: one for each stream
+  std::vector<HardwareQueue> hardware[kContextCount];
   size_t streams_made[kContextCount] = {};
 };
 
@@ -169,11 +172,11 @@ class Submission {
 // Whether this call is the one that is to fail.
 bool fault(World& it, const char* function);
 
-// Whether CUDA_DEVICE_MAX_CONNECTIONS is set.
-bool is_like_a_driver(World& it);
+// Whether streams share hardware queues, and calls wait for the device.
+bool is_like_a_driver(const World& it);
 size_t index_of(Context context);
-// The next of the device's hardware queues; nullptr: they are not modelled.
-HardwareQueue* next_hardware_queue(World& it, Context context);
+// Gives it the next of its device's hardware queues.
+void join_hardware_queue(World& it, StreamState* stream);
 StreamState* find_stream(World& it, Stream handle);
 void push(World& it, StreamState* stream, const char* function, Work work);
 
