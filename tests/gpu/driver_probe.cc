@@ -132,6 +132,33 @@ DeviceAddress device_memory(size_t bytes) {
   return memory;
 }
 
+// Memory made by mapping, for this device; 0: the driver refuses it.
+constexpr size_t kMappedBytes = 2 << 20;
+DeviceAddress mapped_memory() {
+  struct Location {
+    int type;
+    int id;
+  };
+  struct {
+    int type;
+    int handle_types;
+    Location location;
+    void* unused[2];
+  } const wanted{1, 1, {1, 0}, {}};  // pinned, by descriptors, of device 0
+  struct {
+    Location location;
+    int flags;
+  } const access{{1, 0}, 3};  // to read and write
+  DeviceAddress handle = 0;
+  DeviceAddress at = 0;
+  const bool made =
+      cu("cuMemCreate", &handle, kMappedBytes, static_cast<const void*>(&wanted), 0ULL) == 0 &&
+      cu("cuMemAddressReserve", &at, kMappedBytes, size_t{0}, 0ULL, 0ULL) == 0 &&
+      cu("cuMemMap", at, kMappedBytes, size_t{0}, handle, 0ULL) == 0 &&
+      cu("cuMemSetAccess", at, kMappedBytes, static_cast<const void*>(&access), size_t{1}) == 0;
+  return made ? at : 0;
+}
+
 int wait_at_least(Handle stream, const Flags& flags, size_t index, uint32_t value) {
   return cu("cuStreamWaitValue32_v2", stream, flags.address(index), value, 0U);
 }
@@ -235,8 +262,9 @@ void alias(const char* priority_text) {
     for (size_t i = 0; i < kStreams; ++i) stuck[kind] += flags[1 + i].load() != value ? 1 : 0;
     if (stuck[kind] != 0) break;
   }
-  const int assumed = (static_cast<int>(kStreams) + std::atoi(connections().c_str()) - 1) /
-                      std::atoi(connections().c_str());
+  const int count = std::atoi(connections().c_str());
+  // Streams of another priority than the waiting one's have queues of their own.
+  const int assumed = priority != 0 ? 0 : (static_cast<int>(kStreams) + count - 1) / count;
   std::printf(
       "alias connections=%s priority=%d of=%zu stuck_memory_operation=%d stuck_kernel=%d "
       "stuck_copy_on_device=%d stuck_copy_from_host=%d",
@@ -379,6 +407,9 @@ void calls(const char* /*unused*/) {
   DeviceAddress gone = device_memory(1 << 20);
   void* host = nullptr;
   need(cu("cuMemHostAlloc", &host, size_t{4096}, 3U), "cuMemHostAlloc");
+  alignas(4096) static char page[4096];
+  need(cu("cuMemHostRegister_v2", static_cast<void*>(page), sizeof page, 3U), "cuMemHostRegister");
+  const DeviceAddress mapped = mapped_memory();
   const Handle stream = new_stream();
   const Handle old = new_stream();
   const Handle proxy = new_stream();
@@ -417,6 +448,8 @@ void calls(const char* /*unused*/) {
        [] { cu("cuMemHostAlloc", reinterpret_cast<void**>(&out), size_t{8 << 20}, 3U); }},
       {"cuMemAlloc", false, [] { cu("cuMemAlloc_v2", &base, size_t{64 << 20}); }},
       {"cuModuleLoadData", true, [] { static_cast<void>(load_kernel(2)); }},
+      {"cuMemHostUnregister", true, [] { cu("cuMemHostUnregister", static_cast<void*>(page)); }},
+      {"cuMemUnmap", true, [=] { cu("cuMemUnmap", mapped, kMappedBytes); }},
       {"cuMemFreeHost", true, [=] { cu("cuMemFreeHost", host); }},
       {"cuMemFree", true, [=] { cu("cuMemFree_v2", gone); }},
   };

@@ -62,6 +62,9 @@ inline int queue_count() {
 class Stream {
  public:
   Stream() { EXPECT_CUDA(cuStreamCreate(&stream_, cuda::kStreamNonBlocking)); }
+  explicit Stream(int priority) {
+    EXPECT_CUDA(cuStreamCreateWithPriority(&stream_, cuda::kStreamNonBlocking, priority));
+  }
   ~Stream() {
     if (stream_ == nullptr) return;
     EXPECT_CUDA(cuStreamDestroy_v2(stream_));

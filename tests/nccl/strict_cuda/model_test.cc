@@ -112,7 +112,8 @@ TEST_F(StrictCuda, WhatEndsMemoryWaitsForTheDeviceWithTheContextsLock) {
   std::vector<char> plain(64);
   expect_waits(false, "cuMemHostRegister",
                [&] { EXPECT_CUDA(cuMemHostRegister_v2(plain.data(), 64, 0)); });
-  expect_waits(true, "cuMemHostUnregister", [&] { EXPECT_CUDA(cuMemHostUnregister(plain.data())); });
+  expect_waits(true, "cuMemHostUnregister",
+               [&] { EXPECT_CUDA(cuMemHostUnregister(plain.data())); });
   EXPECT_EQ(cuMemHostUnregister(plain.data()), cuda::kErrorInvalidValue);
 
   constexpr size_t kUnit = size_t{2} << 20;
@@ -131,6 +132,37 @@ TEST_F(StrictCuda, WhatEndsMemoryWaitsForTheDeviceWithTheContextsLock) {
   });
   expect_waits(true, "cuMemUnmap", [&] { EXPECT_CUDA(cuMemUnmap(memory, kUnit)); });
   EXPECT_CUDA(cuMemAddressFree(memory, kUnit));
+}
+
+TEST_F(StrictCuda, StreamsOfAPriorityHaveHardwareQueuesOfTheirOwn) {
+  int least = 1;
+  int greatest = 1;
+  EXPECT_CUDA(cuCtxGetStreamPriorityRange(&least, &greatest));
+  EXPECT_EQ(least, 0);
+  EXPECT_LT(greatest, least);
+  const bool shares = std::getenv("STRICT_CUDA_PRIORITIES") != nullptr;
+  const Stream waits;
+  Gate gate(waits);
+  const Stream urgent[2] = {Stream(greatest), Stream(greatest - 1)};
+  const Stream others[2] = {Stream(), Stream()};
+  int stuck_urgent = 0;
+  int stuck_others = 0;
+  for (size_t i = 0; i < 2; ++i) {
+    int priority = 1;
+    EXPECT_CUDA(cuStreamGetPriority(urgent[i].get(), &priority));
+    EXPECT_EQ(priority, greatest);
+    write(urgent[i]);
+    write(others[i]);
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  for (size_t i = 0; i < 2; ++i) {
+    stuck_urgent += urgent[i].idle() ? 0 : 1;
+    stuck_others += others[i].idle() ? 0 : 1;
+  }
+  EXPECT_EQ(stuck_urgent, shares ? 1 : 0);
+  EXPECT_EQ(stuck_others, 1);
+  gate.open();
+  for (const Stream& it : others) it.synchronize();
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <atomic>
 
 #include "nccl/strict_cuda/world.h"
@@ -31,11 +32,23 @@ std::function<Work()> make_wait(DevicePointer address, uint32_t value, unsigned 
 
 }  // namespace
 
-STRICT_CUDA_API cuStreamCreate(Stream* stream, unsigned) {
+STRICT_CUDA_API cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  if (t_context == nullptr) return kErrorInvalidContext;
+  if (least != nullptr) *least = kPriorityLeast;
+  if (greatest != nullptr) *greatest = kPriorityGreatest;
+  return kSuccess;
+}
+
+STRICT_CUDA_API cuStreamCreate(Stream* stream, unsigned flags) {
+  return cuStreamCreateWithPriority(stream, flags, kPriorityLeast);
+}
+
+STRICT_CUDA_API cuStreamCreateWithPriority(Stream* stream, unsigned, int priority) {
   World& it = world();
   const Submission submission(it);
   auto* made = new StreamState();
   made->context = t_context;
+  made->priority = std::clamp(priority, kPriorityGreatest, kPriorityLeast);
   join_hardware_queue(it, made);
   it.streams.insert(made);
   *stream = made;
@@ -58,6 +71,15 @@ STRICT_CUDA_API cuStreamGetCtx(Stream handle, Context* context) {
   const StreamState* stream = find_stream(it, handle);
   const bool has_one = stream != nullptr && stream->context != nullptr;
   *context = has_one ? stream->context : t_context != nullptr ? t_context : &contexts[0];
+  return kSuccess;
+}
+
+STRICT_CUDA_API cuStreamGetPriority(Stream handle, int* priority) {
+  World& it = world();
+  std::lock_guard lock(it.lock);
+  const StreamState* stream = find_stream(it, handle);
+  if (stream == nullptr) return kErrorInvalidHandle;
+  *priority = stream->priority;
   return kSuccess;
 }
 

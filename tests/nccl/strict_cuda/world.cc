@@ -22,7 +22,7 @@ std::mutex& lock_of(Context context) {
   return locks[index_of(context)];
 }
 
-void make_hardware_queues(World& it) {
+void read_settings(World& it) {
   const char* const queues = std::getenv("STRICT_CUDA_QUEUES");
   const char* const count = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
   if (queues != nullptr && std::strcmp(queues, "endless") == 0) {
@@ -30,7 +30,7 @@ void make_hardware_queues(World& it) {
   } else if (count != nullptr) {
     it.connections = static_cast<size_t>(std::clamp(std::atoi(count), 1, 32));
   }
-  for (auto& of_device : it.hardware) of_device.resize(it.connections);
+  it.priorities_share = std::getenv("STRICT_CUDA_PRIORITIES") != nullptr;
 }
 
 // Whether its work stands first in its queue, or has left it.
@@ -57,9 +57,9 @@ bool carry_out(StreamState& stream) {
 void tell(const World& it) {
   for (const StreamState* stream : it.streams) {
     if (stream->queue.empty()) continue;
-    std::fprintf(stderr, "stream %p, device %zu, queue %zu%s:", static_cast<const void*>(stream),
-                 index_of(stream->context), stream->queue_number,
-                 is_first(*stream) ? ", first in it" : "");
+    std::fprintf(stderr, "stream %p, device %zu, priority %d, queue %zu%s:",
+                 static_cast<const void*>(stream), index_of(stream->context), stream->priority,
+                 stream->queue_number, is_first(*stream) ? ", first in it" : "");
     size_t said = 0;
     for (const char* name : stream->names) {
       if (said++ == 8) break;
@@ -122,7 +122,7 @@ void serve(World& it) {
 World& world() {
   static World* it = [] {
     auto* made = new World();
-    make_hardware_queues(*made);
+    read_settings(*made);
     join_hardware_queue(*made, &made->legacy);
     made->streams.insert(&made->legacy);
     std::thread([made] { serve(*made); }).detach();
@@ -164,9 +164,11 @@ size_t index_of(Context context) {
 
 void join_hardware_queue(World& it, StreamState* stream) {
   if (!is_like_a_driver(it)) return;
-  const size_t device = index_of(stream->context);
-  stream->queue_number = it.streams_made[device]++ % it.connections;
-  stream->shared = &it.hardware[device][stream->queue_number];
+  const int priority = it.priorities_share ? kPriorityLeast : stream->priority;
+  HardwareQueues& queues = it.hardware[index_of(stream->context)][priority];
+  queues.all.resize(it.connections);
+  stream->queue_number = queues.streams_made++ % it.connections;
+  stream->shared = &queues.all[stream->queue_number];
 }
 
 StreamState* find_stream(World& it, Stream handle) {

@@ -11,6 +11,10 @@
 // 32; 8 without it, as in CUDA. A stream belongs to one of them by the order of creation, and what
 // stands first in a queue holds up all behind it, whatever their streams; but a kernel leaves the
 // queue when it begins, so that only what its own stream has behind it waits there for its end.
+// Streams of each priority have queues of their own; with STRICT_CUDA_PRIORITIES=share they share
+// those of the device, whatever their priorities: it is not known what a driver does. A priority
+// has no other effect.
+//
 // Freeing memory, ending a registration or a mapping, and loading a module wait until the device
 // has nothing left to do, with the context's lock.
 //
@@ -68,10 +72,17 @@ struct StreamState;
 // The streams of what it holds, in the order in which it was submitted.
 using HardwareQueue = std::deque<StreamState*>;
 
+// Streams are given them in turn.
+struct HardwareQueues {
+  std::vector<HardwareQueue> all;
+  size_t streams_made = 0;
+};
+
 struct StreamState {
   Context context = nullptr;
   HardwareQueue* shared = nullptr;  // nullptr: the stream has one of its own
   size_t queue_number = 0;          // of the shared one
+  int priority = 0;
   std::deque<Work> queue;
   std::deque<const char*> names;  // of the calls that enqueued them
   uint64_t enqueued = 0;
@@ -94,9 +105,9 @@ struct Memory {
   size_t bytes = 0;
   char* real = nullptr;  // where this library reaches it
   Context context = nullptr;
-  bool accessible = true;  // false: mapped, and no device may access it yet
-  int file = -1;           // of memory that this process has allocated
-  uint64_t number = 0;     // of the allocation, in its process
+  bool accessible = true;    // false: mapped, and no device may access it yet
+  int file = -1;             // of memory that this process has allocated
+  uint64_t number = 0;       // of the allocation, in its process
   bool is_imported = false;  // by CUDA IPC
 };
 
@@ -111,6 +122,10 @@ struct Physical {
 inline constexpr size_t kQueueMax = 1024;
 
 inline constexpr int kContextCount = 16;
+
+// The lower, the more urgent.
+inline constexpr int kPriorityLeast = 0;
+inline constexpr int kPriorityGreatest = -5;
 
 struct World {
   std::mutex lock;
@@ -140,8 +155,8 @@ struct World {
   size_t queue_max = kQueueMax;
   StreamState legacy;
   size_t connections = 8;  // hardware queues of a device; 0: one for each stream
-  std::vector<HardwareQueue> hardware[kContextCount];
-  size_t streams_made[kContextCount] = {};
+  bool priorities_share = false;
+  std::map<int, HardwareQueues> hardware[kContextCount];  // by priority
 };
 
 // Threads use it until the process ends: never destroyed.
@@ -175,7 +190,7 @@ bool fault(World& it, const char* function);
 // Whether streams share hardware queues, and calls wait for the device.
 bool is_like_a_driver(const World& it);
 size_t index_of(Context context);
-// Gives it the next of its device's hardware queues.
+// Gives it the next of its device's and priority's hardware queues.
 void join_hardware_queue(World& it, StreamState* stream);
 StreamState* find_stream(World& it, Stream handle);
 void push(World& it, StreamState* stream, const char* function, Work work);
