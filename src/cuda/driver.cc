@@ -10,13 +10,22 @@ namespace {
 
 std::atomic<const Driver*> found{nullptr};
 
-// The program's own use keeps it.
+bool is_primary_made(const Driver& driver, int device) {
+  unsigned flags = 0;
+  int active = 0;
+  return driver.cuDevicePrimaryCtxGetState != nullptr &&
+         driver.cuDevicePrimaryCtxGetState(device, &flags, &active) == kSuccess && active != 0;
+}
+
+// The program's own use keeps it. One that the program has not made yet is made and stays, as
+// CUDA's runtime has it.
 Context known_primary(const Driver& driver, int device) {
   Context primary = nullptr;
   const bool has_both =
       driver.cuDevicePrimaryCtxRetain != nullptr && driver.cuDevicePrimaryCtxRelease_v2 != nullptr;
+  const bool was_made = is_primary_made(driver, device);
   if (!has_both || driver.cuDevicePrimaryCtxRetain(&primary, device) != kSuccess) return nullptr;
-  (void)driver.cuDevicePrimaryCtxRelease_v2(device);
+  if (was_made) (void)driver.cuDevicePrimaryCtxRelease_v2(device);
   return primary;
 }
 
@@ -70,12 +79,7 @@ Context context_on(const Driver& driver, int device) {
 }
 
 Context primary_context(const Driver& driver, int device) {
-  unsigned flags = 0;
-  int active = 0;
-  const bool made = driver.cuDevicePrimaryCtxGetState != nullptr &&
-                    driver.cuDevicePrimaryCtxGetState(device, &flags, &active) == kSuccess &&
-                    active != 0;
-  return made ? known_primary(driver, device) : nullptr;
+  return is_primary_made(driver, device) ? known_primary(driver, device) : nullptr;
 }
 
 uint32_t hardware_queue_count(const Driver& driver) {

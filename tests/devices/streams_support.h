@@ -40,6 +40,11 @@ inline void use_device(int device) {
   EXPECT_CUDA(cuCtxSetCurrent(context));
 }
 
+inline bool has_own_devices() {
+  const char* devices = std::getenv("WEIR_TEST_DEVICES");
+  return devices != nullptr && std::string(devices) == "own";
+}
+
 // The hardware queues of a device.
 inline int queue_count() {
   const char* connections = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
@@ -69,13 +74,14 @@ inline void run_threads_on_one_device(int n, const DeviceBody& body) {
   });
 }
 
-// Processes that share a device. `more`: of the environment of a rank.
+// Processes that share a device, or with WEIR_TEST_DEVICES=own have one each. `more`: of the
+// environment of a rank.
 inline std::vector<int> run_processes_on_device_status(
     int n, const DeviceBody& body, const EnvironmentOf& more = [](int) { return Environment(); }) {
   return run_processes_each(
       n,
       [&](int rank, weir_comm_t comm) {
-        use_device(0);
+        use_device(has_own_devices() ? rank : 0);
         body(comm, n, rank);
       },
       more);

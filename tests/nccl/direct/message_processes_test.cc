@@ -17,57 +17,15 @@
 #include <thread>
 #include <vector>
 
-#include "nccl/processes.h"
+#include "nccl/direct/rank_processes.h"
 #include "nccl/stream/graph_support.h"
-#include "nccl/stream/stream_support.h"
-
-// Null on another libcuda.
-extern "C" __attribute__((weak)) int strict_cuda_host_copies();
-extern "C" __attribute__((weak)) void strict_cuda_load_lazily();
 
 namespace weir::nccl::test {
 namespace {
 
-const bool kEnvironment = [] {
-  setenv("WEIR_DIRECT", "1", 1);
-  setenv("WEIR_SCRATCH_BYTES", "192KiB", 1);  // slots of 3 KiB and less, in all some 100 KiB
-  return true;
-}();
-
 // Of some lanes; of more than the slots of a pair hold.
 constexpr size_t kCount = 10007;
 constexpr size_t kLong = 100003;
-
-int host_copies() { return strict_cuda_host_copies == nullptr ? 0 : strict_cuda_host_copies(); }
-
-class Rank {
- public:
-  Rank(int rank, ncclComm_t first) : rank_(rank) {
-    use_device(0);
-    EXPECT_NCCL(ncclCommSplit(first, 0, rank, &comm_, nullptr));
-    EXPECT_NCCL(ncclCommDestroy(first));
-    EXPECT_NCCL(ncclCommCount(comm_, &n_));
-  }
-  ~Rank() { EXPECT_NCCL(ncclCommDestroy(comm_)); }
-  ncclComm_t comm() const { return comm_; }
-  int rank() const { return rank_; }
-  int size() const { return n_; }
-
- private:
-  int rank_;
-  int n_ = 0;
-  ncclComm_t comm_ = nullptr;
-};
-
-void run_on(int n, const std::function<void(const Rank&)>& body) {
-  ASSERT_TRUE(kEnvironment);
-  EXPECT_EQ(run_processes(n,
-                          [&](int rank, ncclComm_t first) {
-                            const Rank on(rank, first);
-                            body(on);
-                          }),
-            std::vector<int>(static_cast<size_t>(n), 0));
-}
 
 // One end of a message.
 struct End {
@@ -421,7 +379,7 @@ TEST(NcclStreamMessages, StreamsGoOnWhenAPeerHasDiedAndTheCommunicatorNamesIt) {
   EXPECT_EQ(run_processes(
                 3,
                 [](int rank, ncclComm_t first) {
-                  use_device(0);
+                  use_device_of(rank);
                   ncclComm_t comm = nullptr;
                   EXPECT_NCCL(ncclCommSplit(first, 0, rank, &comm, nullptr));
                   const Stream stream;
@@ -470,7 +428,7 @@ TEST(NcclStreamMessages, ADeadlineNamesWhoDidNotCall) {
       run_processes(
           3,
           [](int rank, ncclComm_t first) {
-            use_device(0);
+            use_device_of(rank);
             ncclComm_t comm = nullptr;
             setenv("WEIR_TIMEOUT_MS", "700", 1);
             EXPECT_NCCL(ncclCommSplit(first, 0, rank, &comm, nullptr));
@@ -503,7 +461,7 @@ TEST(NcclStreamMessages, ADeadlineNamesWhoDidNotCall) {
 TEST(NcclStreamMessages, AnAbortReleasesTheStreamsOfBothEnds) {
   EXPECT_EQ(run_processes(2,
                           [](int rank, ncclComm_t first) {
-                            use_device(0);
+                            use_device_of(rank);
                             ncclComm_t comm = nullptr;
                             EXPECT_NCCL(ncclCommSplit(first, 0, rank, &comm, nullptr));
                             const Stream stream;

@@ -40,10 +40,9 @@ inline bool has_own_devices() {
   const char* devices = std::getenv("WEIR_TEST_DEVICES");
   return devices != nullptr && std::string_view(devices) == "own";
 }
+inline int device_number_of(int rank) { return has_own_devices() ? rank : 0; }
 // From now on the calling thread works for the rank.
-inline void use_device_of(int rank) {
-  if (has_own_devices()) use_device(rank);
-}
+inline void use_device_of(int rank) { use_device(device_number_of(rank)); }
 
 // The hardware queues of a device; 32, the most that a driver has, where there is no end of them:
 // on Weir's stand-in, and on the strict libcuda with STRICT_CUDA_QUEUES=endless.
@@ -53,10 +52,35 @@ inline int queue_count() {
   const char* connections = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
   return endless ? 32 : connections != nullptr ? std::atoi(connections) : 8;
 }
-// For tests whose ranks share a device and make their calls one by one, or which open a gate only
-// after work in another stream: in one queue the first wait stands before all that comes after it.
-#define WEIR_NEEDS_QUEUES(count) \
-  if (queue_count() < (count)) GTEST_SKIP() << "needs " << (count) << " hardware queues"
+// For tests whose ranks share a device and make their calls one by one: in one queue the first wait
+// stands before all that comes after it. Ranks that have a device each need one queue.
+#define WEIR_NEEDS_QUEUES(count)                               \
+  if (!has_own_devices() && queue_count() < (count)) {         \
+    GTEST_SKIP() << "needs " << (count) << " hardware queues"; \
+  }
+// For those that need them whatever device a rank has: a gate in one stream is opened only after
+// work in another one of the same device, or communicators share a device in any case, as those
+// that are made before their threads have a context.
+#define WEIR_NEEDS_QUEUES_OF_A_DEVICE(count)                               \
+  if (queue_count() < (count)) {                                           \
+    GTEST_SKIP() << "needs " << (count) << " hardware queues of a device"; \
+  }
+
+// Ranks that are threads, each with its device when its communicator is made.
+inline void run_device_threads(int n, const Body& body) {
+  const ncclUniqueId id = make_id();
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < n; ++rank) {
+    threads.emplace_back([&, rank] {
+      use_device_of(rank);
+      ncclComm_t comm = nullptr;
+      ASSERT_NCCL(ncclCommInitRank(&comm, n, id, rank));
+      body(rank, comm);
+      EXPECT_NCCL(ncclCommDestroy(comm));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
 
 // Apart from the legacy default stream, for which others would wait, and it for them.
 class Stream {
@@ -82,6 +106,17 @@ class Stream {
  private:
   cuda::Stream stream_ = nullptr;
 };
+
+// A stream for each rank.
+inline std::vector<Stream> streams_of_ranks(int n) {
+  std::vector<Stream> streams;
+  for (int rank = 0; rank < n; ++rank) {
+    use_device_of(rank);
+    streams.emplace_back();
+  }
+  use_device_of(0);
+  return streams;
+}
 
 // What comes after it in the stream waits for open().
 class Gate {
@@ -335,13 +370,7 @@ inline MemoryKind device(int) { return MemoryKind::kDevice; }
 // n ranks in the calling thread, with a stream each.
 class StreamRanks {
  public:
-  explicit StreamRanks(int n) : ranks_(n) {
-    for (int rank = 0; rank < n; ++rank) {
-      use_device_of(rank);
-      streams_.emplace_back();
-    }
-    use_device_of(0);
-  }
+  explicit StreamRanks(int n) : ranks_(n), streams_(streams_of_ranks(n)) {}
 
   ncclComm_t comm(int rank) const { return ranks_[rank]; }
   const Stream& stream(int rank) const { return streams_[static_cast<size_t>(rank)]; }

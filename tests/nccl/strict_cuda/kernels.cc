@@ -25,8 +25,7 @@ char* reach_from(Context context, const void* pointer, size_t bytes) {
   const auto address = reinterpret_cast<uintptr_t>(pointer);
   uintptr_t base = 0;
   const Memory* memory = find_device(it, address, &base);
-  const bool allowed = memory != nullptr && (memory->context == context ||
-                                             it.access.count({context, memory->context}) != 0);
+  const bool allowed = memory != nullptr && may_touch(it, context, *memory);
   char* reached = allowed ? reach(it, address, bytes) : nullptr;
   if (reached != nullptr) return reached;
   std::fprintf(stderr, "strict libcuda: a kernel touches %zu bytes that are not for it\n", bytes);

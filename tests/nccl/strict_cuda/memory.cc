@@ -27,9 +27,13 @@ STRICT_CUDA_API cuMemAlloc_v2(DevicePointer* memory, size_t bytes) {
   if (real == MAP_FAILED || shown == MAP_FAILED) return kErrorInvalidValue;
   std::memset(real, 0xa5, mapped);
   const auto address = reinterpret_cast<uintptr_t>(shown);
-  it.device[address] = {
-      bytes, static_cast<char*>(real), t_context != nullptr ? t_context : &contexts[0], true,
-      file,  it.next_allocation++};
+  Memory made;
+  made.bytes = bytes;
+  made.real = static_cast<char*>(real);
+  made.context = t_context != nullptr ? t_context : &contexts[0];
+  made.file = file;
+  made.number = it.next_allocation++;
+  it.device[address] = std::move(made);
   *memory = address;
   return kSuccess;
 }
@@ -93,9 +97,12 @@ STRICT_CUDA_API cuIpcOpenMemHandle_v2(DevicePointer* memory, IpcHandle handle, u
   if (real == MAP_FAILED || shown == MAP_FAILED) return kErrorInvalidValue;
   *memory = reinterpret_cast<uintptr_t>(shown);
   // The opening context reaches it, whatever the device.
-  it.device[reinterpret_cast<uintptr_t>(shown)] = {shared.bytes, static_cast<char*>(real),
-                                                   t_context};
-  it.device[reinterpret_cast<uintptr_t>(shown)].is_imported = true;
+  Memory opened;
+  opened.bytes = shared.bytes;
+  opened.real = static_cast<char*>(real);
+  opened.context = t_context;
+  opened.is_opened = true;
+  it.device[reinterpret_cast<uintptr_t>(shown)] = std::move(opened);
   return kSuccess;
 }
 
@@ -104,7 +111,7 @@ STRICT_CUDA_API cuIpcCloseMemHandle(DevicePointer memory) {
   Submission submission(it);
   if (is_like_a_driver(it)) submission.wait_for_device();
   const auto found = it.device.find(static_cast<uintptr_t>(memory));
-  if (found == it.device.end() || !found->second.is_imported) return kErrorInvalidValue;
+  if (found == it.device.end() || !found->second.is_opened) return kErrorInvalidValue;
   const size_t mapped = (found->second.bytes + 4095) / 4096 * 4096;
   munmap(found->second.real, mapped);
   munmap(reinterpret_cast<void*>(found->first), mapped);
@@ -112,116 +119,7 @@ STRICT_CUDA_API cuIpcCloseMemHandle(DevicePointer memory) {
   return kSuccess;
 }
 
-// ---- Memory made by mapping ---------------------------------------------------------------------
-
-namespace {
-
-constexpr size_t kUnit = size_t{2} << 20;
-
-bool whole(size_t bytes) { return bytes > 0 && bytes % kUnit == 0; }
-
-}  // namespace
-
-STRICT_CUDA_API cuMemGetAllocationGranularity(size_t* bytes, const AllocationProperties* wanted,
-                                              int) {
-  if (wanted->type != kAllocationPinned || wanted->location.type != kLocationDevice) {
-    return kErrorInvalidValue;
-  }
-  *bytes = kUnit;
-  return kSuccess;
-}
-
-STRICT_CUDA_API cuMemCreate(AllocationHandle* handle, size_t bytes,
-                            const AllocationProperties* wanted, unsigned long long) {
-  World& it = world();
-  const Submission submission(it);
-  if (const Result result = forbidden(it, "cuMemCreate"); result != kSuccess) return result;
-  const int device = wanted->location.id;
-  if (!whole(bytes) || device < 0 || device >= kContextCount ||
-      wanted->handle_types != kHandleDescriptor) {
-    return kErrorInvalidValue;
-  }
-  const int file = memfd_create("device", MFD_CLOEXEC);
-  if (file < 0 || ftruncate(file, static_cast<off_t>(bytes)) != 0) return kErrorInvalidValue;
-  *handle = it.next_handle++;
-  it.physical[*handle] = {bytes, file, &contexts[device]};
-  return kSuccess;
-}
-
-STRICT_CUDA_API cuMemRelease(AllocationHandle handle) {
-  World& it = world();
-  std::lock_guard lock(it.lock);
-  const auto found = it.physical.find(handle);
-  if (found == it.physical.end()) return kErrorInvalidValue;
-  close(found->second.file);
-  it.physical.erase(found);
-  return kSuccess;
-}
-
-STRICT_CUDA_API cuMemAddressReserve(DevicePointer* address, size_t bytes, size_t, DevicePointer,
-                                    unsigned long long) {
-  World& it = world();
-  std::lock_guard lock(it.lock);
-  if (!whole(bytes)) return kErrorInvalidValue;
-  void* shown = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (shown == MAP_FAILED) return kErrorInvalidValue;
-  *address = reinterpret_cast<uintptr_t>(shown);
-  it.reserved[reinterpret_cast<uintptr_t>(shown)] = bytes;
-  return kSuccess;
-}
-
-STRICT_CUDA_API cuMemAddressFree(DevicePointer address, size_t bytes) {
-  World& it = world();
-  std::lock_guard lock(it.lock);
-  const auto found = it.reserved.find(static_cast<uintptr_t>(address));
-  if (found == it.reserved.end() || found->second != bytes ||
-      it.device.count(static_cast<uintptr_t>(address)) != 0) {
-    return kErrorInvalidValue;
-  }
-  munmap(reinterpret_cast<void*>(found->first), bytes);
-  it.reserved.erase(found);
-  return kSuccess;
-}
-
-STRICT_CUDA_API cuMemMap(DevicePointer address, size_t bytes, size_t offset,
-                         AllocationHandle handle, unsigned long long) {
-  World& it = world();
-  std::lock_guard lock(it.lock);
-  const auto range = it.reserved.find(static_cast<uintptr_t>(address));
-  const auto memory = it.physical.find(handle);
-  if (range == it.reserved.end() || memory == it.physical.end() || offset != 0 ||
-      bytes != range->second || bytes != memory->second.bytes) {
-    return kErrorInvalidValue;
-  }
-  void* real = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory->second.file, 0);
-  if (real == MAP_FAILED) return kErrorInvalidValue;
-  it.device[range->first] = {bytes, static_cast<char*>(real), memory->second.context, false};
-  return kSuccess;
-}
-
-STRICT_CUDA_API cuMemUnmap(DevicePointer address, size_t bytes) {
-  World& it = world();
-  Submission submission(it);
-  if (is_like_a_driver(it)) submission.wait_for_device();
-  const auto found = it.device.find(static_cast<uintptr_t>(address));
-  if (found == it.device.end() || found->second.bytes != bytes) return kErrorInvalidValue;
-  munmap(found->second.real, bytes);
-  it.device.erase(found);
-  return kSuccess;
-}
-
-STRICT_CUDA_API cuMemSetAccess(DevicePointer address, size_t bytes, const MemoryAccess* list,
-                               size_t count) {
-  World& it = world();
-  std::lock_guard lock(it.lock);
-  const auto found = it.device.find(static_cast<uintptr_t>(address));
-  if (found == it.device.end() || found->second.bytes != bytes || count != 1) {
-    return kErrorInvalidValue;
-  }
-  if (&contexts[list->location.id] != found->second.context) return kErrorInvalidValue;
-  found->second.accessible = true;
-  return kSuccess;
-}
+// ---- Memory of the host -------------------------------------------------------------------------
 
 STRICT_CUDA_API cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
   World& it = world();
@@ -280,6 +178,17 @@ bool is_pinned(const World& it, uintptr_t address) {
 
 }  // namespace
 
+STRICT_CUDA_API cuMemGetAddressRange_v2(DevicePointer* base, size_t* bytes, DevicePointer address) {
+  World& it = world();
+  std::lock_guard lock(it.lock);
+  uintptr_t begin = 0;
+  const Memory* memory = find_device(it, static_cast<uintptr_t>(address), &begin);
+  if (memory == nullptr) return kErrorNotFound;
+  if (base != nullptr) *base = begin;
+  if (bytes != nullptr) *bytes = memory->bytes;
+  return kSuccess;
+}
+
 STRICT_CUDA_API cuPointerGetAttributes(unsigned count, int* attributes, void** data,
                                        DevicePointer pointer) {
   World& it = world();
@@ -287,6 +196,9 @@ STRICT_CUDA_API cuPointerGetAttributes(unsigned count, int* attributes, void** d
   uintptr_t base = 0;
   const Memory* memory = find_device(it, static_cast<uintptr_t>(pointer), &base);
   const bool device = memory != nullptr;
+  const bool is_mapped = device && memory->physical != nullptr;
+  // Of memory made by mapping the whole reservation.
+  const auto range = is_mapped ? std::prev(it.reserved.upper_bound(base)) : it.reserved.end();
   for (unsigned i = 0; i < count; ++i) {
     if (attributes[i] == kAttributeMemoryType) {
       *static_cast<unsigned*>(data[i]) = device ? kMemoryDevice
@@ -296,17 +208,22 @@ STRICT_CUDA_API cuPointerGetAttributes(unsigned count, int* attributes, void** d
     } else if (attributes[i] == kAttributeIsManaged) {
       *static_cast<int*>(data[i]) = 0;
     } else if (attributes[i] == kAttributeContext && device) {
-      *static_cast<Context*>(data[i]) = memory->context;
+      *static_cast<Context*>(data[i]) = is_mapped ? nullptr : memory->context;
     } else if (attributes[i] == kAttributeDeviceOrdinal && device) {
-      *static_cast<int*>(data[i]) = static_cast<int>(static_cast<int*>(memory->context) - contexts);
+      *static_cast<int*>(data[i]) = static_cast<int>(index_of(memory->context));
     } else if (attributes[i] == kAttributeIsIpcCapable) {
-      *static_cast<bool*>(data[i]) = device;
+      *static_cast<bool*>(data[i]) = device && !is_mapped;
     } else if (attributes[i] == kAttributeRangeStart && device) {
-      *static_cast<DevicePointer*>(data[i]) = base;
+      *static_cast<DevicePointer*>(data[i]) = is_mapped ? range->first : base;
     } else if (attributes[i] == kAttributeRangeBytes && device) {
-      *static_cast<size_t*>(data[i]) = memory->bytes;
+      *static_cast<size_t*>(data[i]) = is_mapped ? range->second.bytes : memory->bytes;
     } else if (attributes[i] == kAttributeBufferId && device) {
       *static_cast<unsigned long long*>(data[i]) = memory->number;
+    } else if (attributes[i] == kAttributeAllowedHandles && device) {
+      *static_cast<unsigned long long*>(data[i]) =
+          is_mapped ? static_cast<unsigned long long>(memory->physical->handle_types) : 0;
+    } else if (attributes[i] == kAttributePool && device) {
+      *static_cast<void**>(data[i]) = nullptr;
     } else {
       return kErrorInvalidValue;
     }

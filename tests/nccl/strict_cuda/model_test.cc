@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The strict libcuda itself, with two hardware queues for each device.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -132,6 +134,74 @@ TEST_F(StrictCuda, WhatEndsMemoryWaitsForTheDeviceWithTheContextsLock) {
   });
   expect_waits(true, "cuMemUnmap", [&] { EXPECT_CUDA(cuMemUnmap(memory, kUnit)); });
   EXPECT_CUDA(cuMemAddressFree(memory, kUnit));
+}
+
+// Two allocations side by side, of which the second one is mapped once more by its descriptor.
+TEST_F(StrictCuda, MemoryMadeByMappingPassesByADescriptor) {
+  constexpr size_t kUnit = size_t{2} << 20;
+  cuda::AllocationProperties wanted;
+  wanted.type = cuda::kAllocationPinned;
+  wanted.handle_types = cuda::kHandleDescriptor;
+  wanted.location = {cuda::kLocationDevice, 3};
+  const cuda::MemoryAccess access[2] = {{wanted.location, cuda::kAccessReadWrite},
+                                        {{cuda::kLocationDevice, 0}, cuda::kAccessReadWrite}};
+  cuda::DevicePointer range = 0;
+  EXPECT_CUDA(cuMemAddressReserve(&range, 4 * kUnit, 0, 0, 0));
+  const cuda::DevicePointer first = range + kUnit;
+  for (const cuda::DevicePointer at : {first, first + kUnit}) {
+    cuda::AllocationHandle handle = 0;
+    EXPECT_CUDA(cuMemCreate(&handle, kUnit, &wanted, 0));
+    EXPECT_CUDA(cuMemMap(at, kUnit, 0, handle, 0));
+    EXPECT_EQ(cuMemMap(at, kUnit, 0, handle, 0), cuda::kErrorInvalidValue);
+    EXPECT_CUDA(cuMemRelease(handle));
+  }
+  EXPECT_CUDA(cuMemSetAccess(first, 2 * kUnit, access, 2));
+  const auto given_to = [&](int device) {
+    unsigned long long flags = 9;
+    const cuda::MemoryLocation location{cuda::kLocationDevice, device};
+    EXPECT_CUDA(cuMemGetAccess(&flags, &location, first));
+    return flags == cuda::kAccessReadWrite;
+  };
+  EXPECT_TRUE(given_to(0) && given_to(3));
+  EXPECT_FALSE(given_to(1));
+
+  cuda::DevicePointer base = 0;
+  size_t bytes = 0;
+  EXPECT_CUDA(cuMemGetAddressRange_v2(&base, &bytes, first + kUnit + 5));
+  EXPECT_EQ(base, first + kUnit);
+  EXPECT_EQ(bytes, kUnit);
+  cuda::AllocationHandle handle = 0;
+  int descriptor = -1;
+  EXPECT_CUDA(
+      cuMemRetainAllocationHandle(&handle, reinterpret_cast<void*>(static_cast<uintptr_t>(base))));
+  EXPECT_CUDA(cuMemExportToShareableHandle(&descriptor, handle, cuda::kHandleDescriptor, 0));
+  EXPECT_CUDA(cuMemRelease(handle));
+  EXPECT_CUDA(cuMemImportFromShareableHandle(
+      &handle, reinterpret_cast<void*>(static_cast<uintptr_t>(descriptor)),
+      cuda::kHandleDescriptor));
+  close(descriptor);
+  cuda::DevicePointer again = 0;
+  EXPECT_CUDA(cuMemAddressReserve(&again, kUnit, 0, 0, 0));
+  EXPECT_CUDA(cuMemMap(again, kUnit, 0, handle, 0));
+  EXPECT_CUDA(cuMemRelease(handle));
+  EXPECT_CUDA(cuMemSetAccess(again, kUnit, &access[1], 1));
+
+  const Stream stream;
+  std::vector<int> values = numbers(2000, 1, 1);
+  const auto copy = [&](cuda::DevicePointer to, cuda::DevicePointer from, size_t count) {
+    EXPECT_CUDA(cuMemcpyAsync(to, from, count * sizeof(int), stream.get()));
+    stream.synchronize();
+  };
+  copy(base - 1000 * sizeof(int), reinterpret_cast<uintptr_t>(values.data()), 2000);
+  std::vector<int> got(1000);
+  copy(reinterpret_cast<uintptr_t>(got.data()), again, 1000);
+  EXPECT_TRUE(std::equal(got.begin(), got.end(), values.begin() + 1000));
+
+  EXPECT_EQ(cuMemAddressFree(range, 4 * kUnit), cuda::kErrorInvalidValue);  // part is mapped
+  EXPECT_CUDA(cuMemUnmap(first, 2 * kUnit));
+  EXPECT_CUDA(cuMemUnmap(again, kUnit));
+  EXPECT_CUDA(cuMemAddressFree(range, 4 * kUnit));
+  EXPECT_CUDA(cuMemAddressFree(again, kUnit));
 }
 
 TEST_F(StrictCuda, StreamsOfAPriorityHaveHardwareQueuesOfTheirOwn) {

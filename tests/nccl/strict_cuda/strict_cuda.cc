@@ -17,6 +17,13 @@ thread_local size_t t_below_count = 0;
 
 std::atomic<bool> initialized{false};  // of the process
 
+// Whether somebody has retained it. What lies on its device outlives it here.
+bool is_alive(Context context) {
+  World& it = world();
+  const std::lock_guard lock(it.lock);
+  return it.retained.count(static_cast<Device>(index_of(context))) != 0;
+}
+
 }  // namespace
 
 // ---- Errors, contexts ---------------------------------------------------------------------------
@@ -44,6 +51,12 @@ STRICT_CUDA_API cuGetErrorString(Result error, const char** text) {
   return cuGetErrorName(error, text);
 }
 
+STRICT_CUDA_API cuDeviceGetCount(int* count) {
+  if (!initialized.load()) return kErrorNotInitialized;
+  *count = kContextCount;
+  return kSuccess;
+}
+
 STRICT_CUDA_API cuDeviceGetPCIBusId(char* text, int bytes, Device device) {
   std::snprintf(text, static_cast<size_t>(bytes), "0000:%02x:00.0", 0xa0 + device);
   return kSuccess;
@@ -53,10 +66,17 @@ STRICT_CUDA_API cuDevicePrimaryCtxRetain(Context* context, Device device) {
   *context = &contexts[device];
   World& it = world();
   const std::lock_guard lock(it.lock);
-  it.retained.insert(device);
+  ++it.retained[device];
   return kSuccess;
 }
-STRICT_CUDA_API cuDevicePrimaryCtxRelease_v2(Device) { return kSuccess; }
+STRICT_CUDA_API cuDevicePrimaryCtxRelease_v2(Device device) {
+  World& it = world();
+  const std::lock_guard lock(it.lock);
+  const auto found = it.retained.find(device);
+  if (found == it.retained.end()) return kErrorInvalidContext;
+  if (--found->second == 0) it.retained.erase(found);
+  return kSuccess;
+}
 STRICT_CUDA_API cuDevicePrimaryCtxGetState(Device device, unsigned* flags, int* active) {
   World& it = world();
   const std::lock_guard lock(it.lock);
@@ -65,6 +85,7 @@ STRICT_CUDA_API cuDevicePrimaryCtxGetState(Device device, unsigned* flags, int* 
   return kSuccess;
 }
 STRICT_CUDA_API cuCtxSetCurrent(Context context) {
+  if (context != nullptr && !is_alive(context)) return kErrorContextIsDestroyed;
   t_context = context;
   return kSuccess;
 }
@@ -80,6 +101,7 @@ STRICT_CUDA_API cuCtxGetDevice(Device* device) {
 }
 STRICT_CUDA_API cuCtxPushCurrent_v2(Context context) {
   if (t_below_count == kBelowMax) return kErrorInvalidValue;
+  if (!is_alive(context)) return kErrorContextIsDestroyed;
   t_below[t_below_count++] = t_context;
   t_context = context;
   return kSuccess;

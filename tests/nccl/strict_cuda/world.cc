@@ -224,13 +224,28 @@ const Memory* find_device(World& it, uintptr_t address, uintptr_t* base) {
   return &at->second;
 }
 
+bool may_touch(const World& it, Context context, const Memory& memory) {
+  if (memory.physical != nullptr) return memory.given.count(context) != 0;
+  return memory.context == context || it.access.count({context, memory.context}) != 0;
+}
+
 char* reach(World& it, DevicePointer pointer, size_t bytes) {
-  const auto address = static_cast<uintptr_t>(pointer);
+  auto address = static_cast<uintptr_t>(pointer);
   uintptr_t base = 0;
   const Memory* memory = find_device(it, address, &base);
   if (memory == nullptr) return reinterpret_cast<char*>(address);
-  if (!memory->accessible || address - base + bytes > memory->bytes) return nullptr;
-  return memory->real + (address - base);
+  char* const first = memory->real + (address - base);
+  for (const char* at = first;;) {
+    if (memory->physical != nullptr && memory->given.empty()) return nullptr;
+    const size_t here = base + memory->bytes - address;
+    if (bytes <= here) return first;
+    bytes -= here;
+    address += here;
+    at += here;
+    const bool was_mapped = memory->physical != nullptr;
+    memory = find_device(it, address, &base);
+    if (!was_mapped || memory == nullptr || memory->real != at) return nullptr;
+  }
 }
 
 }  // namespace strict_cuda

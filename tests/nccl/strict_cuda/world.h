@@ -101,21 +101,36 @@ struct EventState {
   std::vector<size_t> nodes;
 };
 
+// Memory without an address. Owns its file.
+struct Physical {
+  Physical(size_t the_bytes, int the_file, Context the_context, int types)
+      : bytes(the_bytes), file(the_file), context(the_context), handle_types(types) {}
+  ~Physical();
+  Physical(const Physical&) = delete;
+  Physical& operator=(const Physical&) = delete;
+
+  const size_t bytes;
+  const int file;
+  const Context context;
+  const int handle_types;
+};
+
 struct Memory {
   size_t bytes = 0;
   char* real = nullptr;  // where this library reaches it
   Context context = nullptr;
-  bool accessible = true;    // false: mapped, and no device may access it yet
-  int file = -1;             // of memory that this process has allocated
-  uint64_t number = 0;       // of the allocation, in its process
-  bool is_imported = false;  // by CUDA IPC
+  int file = -1;           // of memory that this process has allocated, but by mapping
+  uint64_t number = 0;     // of the allocation, in its process
+  bool is_opened = false;  // by CUDA IPC
+  // Of memory made by mapping, and the contexts to which it has been given.
+  std::shared_ptr<const Physical> physical;
+  std::set<Context> given;
 };
 
-// Memory without an address.
-struct Physical {
+// Addresses, and where this library reaches what is mapped there.
+struct Reserved {
   size_t bytes = 0;
-  int file = -1;
-  Context context = nullptr;
+  char* real = nullptr;
 };
 
 // Of NVIDIA's driver, about.
@@ -137,16 +152,16 @@ struct World {
   std::map<uintptr_t, Memory> device;
   std::map<uintptr_t, size_t> pinned;
   std::map<uintptr_t, size_t> registered;
-  std::map<AllocationHandle, Physical> physical;
-  std::map<uintptr_t, size_t> reserved;
+  std::map<AllocationHandle, std::shared_ptr<const Physical>> physical;
+  std::map<uintptr_t, Reserved> reserved;
   AllocationHandle next_handle = 1;
   uint64_t next_allocation = 1;
   std::set<Recorded*> captures;
   std::deque<Object*> doomed;
   std::map<std::string, int> faults;
   std::set<std::pair<Context, Context>>
-      access;                 // the first one's kernels, to the second one's memory
-  std::set<Device> retained;  // whose primary contexts have been made
+      access;                      // the first one's kernels, to the second one's memory
+  std::map<Device, int> retained;  // primary contexts, and how often
   int objects = 0;
   int copy_ms = 0;
   int host_copies = 0;
@@ -202,8 +217,11 @@ Result issue(const char* function, Stream handle, std::function<Work()> make);
 Result forbidden(World& it, const char* function);
 
 const Memory* find_device(World& it, uintptr_t address, uintptr_t* base);
+// Whether kernels of the context reach it.
+bool may_touch(const World& it, Context context, const Memory& memory);
 
-// Where this library reaches the bytes; nullptr when they leave an allocation of the device.
+// Where this library reaches the bytes; nullptr when they leave an allocation of the device, or
+// allocations that are mapped side by side, or no device has access to them.
 char* reach(World& it, DevicePointer pointer, size_t bytes);
 
 }  // namespace strict_cuda

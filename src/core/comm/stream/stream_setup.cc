@@ -138,9 +138,7 @@ bool StreamSetup::prepare(uint64_t scratch_bytes) {
   }
   const cuda::ContextScope scope(driver, nullptr, context);
   memory_->scratch_bytes_ = scratch_bytes;
-  if (!memory_->take_resting(is_for_others() && can_map(driver)) && !allocate(scratch_bytes)) {
-    return false;
-  }
+  if (!allocate(scratch_bytes)) return false;
   memory_->has_kernels_ = device_kernels(driver, &reason_) != nullptr;
   return true;
 }
@@ -148,17 +146,21 @@ bool StreamSetup::prepare(uint64_t scratch_bytes) {
 // For other processes by mapping, where this CUDA can: CUDA IPC needs privileges that some lack.
 bool StreamSetup::allocate(uint64_t bytes) {
   const cuda::Driver& driver = memory_->driver_;
+  const bool maps = is_for_others() && can_map(driver);
+  if (memory_->take_resting(maps)) return true;
   const cuda::RelaxedCapture relaxed(driver);
-  memory_->scratch_number_ = next_number();
-  cuda::DevicePointer memory = is_for_others() ? map_memory(driver, bytes) : 0;
+  cuda::DevicePointer memory = maps ? map_memory(driver, bytes) : 0;
   memory_->scratch_is_mapped_ = memory != 0;
   if (memory == 0) {
+    // A CUDA that has the functions may refuse the memory (WSL, virtual GPUs).
+    if (maps && memory_->take_resting(false)) return true;
     const cuda::Result result = driver.cuMemAlloc_v2(&memory, bytes);
     if (result != cuda::kSuccess) {
       reason_ = cuda_failed(driver, "scratch on the device", "cuMemAlloc", result).text();
       return false;
     }
   }
+  memory_->scratch_number_ = next_number();
   memory_->own_scratch_ = reinterpret_cast<char*>(static_cast<uintptr_t>(memory));
   return true;
 }
