@@ -55,9 +55,11 @@ TEST_F(NcclDirectMessages, DoNotPassThroughHostMemory) {
   std::vector<Buffer> out;
   std::vector<Buffer> in;
   for (int r = 0; r < 3; ++r) {
+    use_device_of(r);
     out.emplace_back(MemoryKind::kDevice, numbers(kCount, r, 1));
     in.emplace_back(MemoryKind::kDevice, kCount);
   }
+  use_device_of(0);
   const int before = host_copies();
   ASSERT_NCCL(ncclGroupStart());
   for (int r = 0; r < 3; ++r) {
@@ -174,7 +176,7 @@ TEST_F(NcclDirectMessages, ThoseOfAGroupDoNotWaitForEachOther) {
 }
 
 TEST_F(NcclDirectMessages, BetweenDifferentDevicesOfOneProcess) {
-  WEIR_NEEDS_QUEUES(8);
+  WEIR_NEEDS_QUEUES_OF_A_DEVICE(8);
   run_threads(2, [](int rank, ncclComm_t comm) {
     use_device(rank);
     const Stream stream;
@@ -193,8 +195,7 @@ TEST_F(NcclDirectMessages, BetweenDifferentDevicesOfOneProcess) {
 // The stand-in's driver library does not make graphs.
 TEST_F(NcclDirectMessageGraphs, EveryLaunchOfAGraphSendsAgain) {
   WEIR_NEEDS_QUEUES(8);
-  run_threads(2, [](int rank, ncclComm_t comm) {
-    use_device(0);
+  run_device_threads(2, [](int rank, ncclComm_t comm) {
     const Stream stream;
     const Array mine(MemoryKind::kDevice, kCount);
     const Array theirs(MemoryKind::kDevice, kCount);
@@ -219,7 +220,9 @@ TEST_F(NcclDirectMessages, OfDifferentLengthsAreToldToBothRanks) {
     for (const size_t received : {size_t{0}, size_t{10}, count + 1}) {
       const StreamRanks ranks(2);
       const Buffer out(MemoryKind::kDevice, numbers(count, 0, 1));
+      use_device_of(1);
       const Buffer in(MemoryKind::kDevice, std::max(received, size_t{1}));
+      use_device_of(0);
       EXPECT_NCCL(send(ranks, 0, 1, out));
       EXPECT_NCCL(
           ncclRecv(in.memory.data(), received, ncclInt, 0, ranks.comm(1), ranks.stream(1).nccl()));
@@ -260,13 +263,15 @@ TEST_F(NcclDirectMessages, AbortReleasesBothEnds) {
 
 TEST_F(NcclDirectMessages, AReceiverThatComesAfterTheDeadlineIsRefused) {
   WEIR_NEEDS_QUEUES(8);
-  const Stream streams[2];
+  const std::vector<Stream> streams = streams_of_ranks(2);
   ncclComm_t comms[2] = {};
   setenv("WEIR_TIMEOUT_MS", "1000", 1);
   ASSERT_NCCL(ncclCommInitAll(comms, 2, nullptr));
   unsetenv("WEIR_TIMEOUT_MS");
   const Buffer out(MemoryKind::kDevice, numbers(kHuge, 0, 1));
+  use_device_of(1);
   const Buffer in(MemoryKind::kDevice, kHuge);
+  use_device_of(0);
   EXPECT_NCCL(ncclSend(out.memory.data(), kHuge, ncclInt, 1, comms[0], streams[0].nccl()));
   streams[0].synchronize();
   EXPECT_EQ(async_error(comms[0]), ncclRemoteError);
@@ -287,9 +292,11 @@ TEST_F(NcclDirectMessageFaults, AKernelThatCudaRefusesIsToldByItsRankAndToTheOth
   WEIR_NEEDS_QUEUES(8);
   ncclComm_t comms[2] = {};
   ASSERT_NCCL(ncclCommInitAll(comms, 2, nullptr));
-  const Stream streams[2];
+  const std::vector<Stream> streams = streams_of_ranks(2);
   const Buffer out(MemoryKind::kDevice, numbers(kCount, 0, 1));
+  use_device_of(1);
   const Buffer in(MemoryKind::kDevice, kCount);
+  use_device_of(0);
   EXPECT_NCCL(ncclRecv(in.memory.data(), kCount, ncclInt, 0, comms[1], streams[1].nccl()));
   strict_cuda_fail("cuLaunchKernel", 0);
   EXPECT_EQ(ncclSend(out.memory.data(), kCount, ncclInt, 1, comms[0], streams[0].nccl()),

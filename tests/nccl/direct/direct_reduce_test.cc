@@ -194,7 +194,7 @@ TEST_F(NcclDirectReduce, EveryReductionGivesTheBitsOfTheStagedWay) {
 }
 
 TEST_F(NcclDirectReduce, AFactorMayLieOnTheDeviceAndIsReadWhenTheStreamComesToIt) {
-  WEIR_NEEDS_QUEUES(8);
+  WEIR_NEEDS_QUEUES_OF_A_DEVICE(8);
   const StreamRanks ranks(2);
   const Buffers send(2, kCount * sizeof(int));
   const Buffers recv(2, kCount * sizeof(int));
@@ -257,7 +257,7 @@ void sum_on(const std::function<int(int rank)>& device_of) {
 }
 
 TEST_F(NcclDirectReduce, ReductionsOfDifferentDevicesOfOneProcess) {
-  WEIR_NEEDS_QUEUES(8);
+  WEIR_NEEDS_QUEUES_OF_A_DEVICE(8);
   const int before = kernels();
   sum_on([](int rank) { return rank; });
   if (strict_cuda_kernels != nullptr && WEIR_TEST_HAS_KERNELS == 1) {
@@ -300,8 +300,7 @@ TEST_F(NcclDirectReduce, AbortReleasesAReductionWhosePeerNeverComes) {
 
 TEST_F(NcclDirectReduceFaults, EveryLaunchOfAGraphReducesAgain) {
   WEIR_NEEDS_QUEUES(8);
-  run_threads(3, [](int rank, ncclComm_t first) {
-    use_device(0);
+  run_device_threads(3, [](int rank, ncclComm_t first) {
     ncclComm_t comm = nullptr;
     EXPECT_NCCL(ncclCommSplit(first, 0, rank, &comm, nullptr));
     {
@@ -330,7 +329,7 @@ TEST_F(NcclDirectReduceFaults, ALaunchThatCudaRefusesIsToldByItsRankAndToTheOthe
   if (WEIR_TEST_HAS_KERNELS == 0) GTEST_SKIP() << "built without nvcc, so without kernels";
   ncclComm_t comms[2] = {};
   ASSERT_NCCL(ncclCommInitAll(comms, 2, nullptr));
-  const Stream streams[2];
+  const std::vector<Stream> streams = streams_of_ranks(2);
   const Exchange it(Kind::kAllReduce, 2, kCount, 0, 1, device);
   EXPECT_NCCL(it.call_on(0, comms[0], streams[0]));
   strict_cuda_fail("cuLaunchKernel", 0);
@@ -346,7 +345,7 @@ TEST_F(NcclDirectReduceFaults, ALaunchThatCudaRefusesIsToldByItsRankAndToTheOthe
 }
 
 TEST_F(NcclDirectReduceFaults, WhereOneRankDoesNotReachAnotherAllAreStaged) {
-  WEIR_NEEDS_QUEUES(8);
+  WEIR_NEEDS_QUEUES_OF_A_DEVICE(8);
   if (WEIR_TEST_HAS_KERNELS == 0) GTEST_SKIP() << "built without nvcc, so without kernels";
   run_threads(2, [](int rank, ncclComm_t first) {
     use_device(2 + rank);  // which no other test uses, so that there is no access yet
@@ -376,7 +375,7 @@ TEST_F(NcclDirectReduceFaults, WhereOneRankDoesNotReachAnotherAllAreStaged) {
 }
 
 TEST_F(NcclDirectReduceFaults, KernelsThatCannotBeLoadedAreDoneWithout) {
-  WEIR_NEEDS_QUEUES(8);
+  WEIR_NEEDS_QUEUES_OF_A_DEVICE(8);
   if (WEIR_TEST_HAS_KERNELS == 0) GTEST_SKIP() << "built without nvcc, so without kernels";
   const int before = kernels();
   run_threads(2, [](int rank, ncclComm_t first) {

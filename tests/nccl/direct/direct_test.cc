@@ -190,7 +190,7 @@ TEST_F(NcclDirect, CollectivesOfOneGroupKeepTheirOrderWhateverTheirSizesAndMemor
 }
 
 TEST_F(NcclDirect, RanksWithoutAStreamTakePartWithHostMemory) {
-  WEIR_NEEDS_QUEUES(8);
+  WEIR_NEEDS_QUEUES_OF_A_DEVICE(8);
   for (const Kind kind : kKinds) {
     std::vector<std::vector<int>> values;
     for (int r = 0; r < 3; ++r) values.push_back(numbers(send_size(kind, 3, kCount), r, 7));
@@ -203,7 +203,7 @@ TEST_F(NcclDirect, RanksWithoutAStreamTakePartWithHostMemory) {
         EXPECT_NCCL(call(kind, values[i].data(), got.data(), kCount, 2, comm, nullptr));
         ended.arrive_and_wait();
       } else {
-        use_device(0);
+        use_device_of(rank);
         const Stream stream;
         const Array in(MemoryKind::kDevice, values[i].size());
         const Array out(MemoryKind::kDevice, recv);
@@ -245,7 +245,7 @@ TEST_F(NcclDirect, OneThreadWithoutAStreamHoldsAllRanks) {
 }
 
 TEST_F(NcclDirect, DifferentDevicesOfOneProcess) {
-  WEIR_NEEDS_QUEUES(8);
+  WEIR_NEEDS_QUEUES_OF_A_DEVICE(8);
   run_threads(2, [](int rank, ncclComm_t comm) {
     use_device(rank);
     const Stream stream;
@@ -261,7 +261,7 @@ TEST_F(NcclDirect, DifferentDevicesOfOneProcess) {
 
 // Of more than 128 KiB. Between processes: direct_windows_test.cc.
 TEST_F(NcclDirect, BuffersInWindowsAreUsedWhereTheyLie) {
-  WEIR_NEEDS_QUEUES(8);
+  WEIR_NEEDS_QUEUES_OF_A_DEVICE(8);
   if (WEIR_TEST_HAS_KERNELS == 0) GTEST_SKIP() << "there are no kernels";
   constexpr size_t kLarge = 50'021;
   for (const bool shared : {false, true}) {
@@ -298,8 +298,7 @@ TEST_F(NcclDirect, BuffersInWindowsAreUsedWhereTheyLie) {
 // The stand-in's driver library does not make graphs.
 TEST_F(NcclDirectGraphs, EveryLaunchOfAGraphCopiesAgain) {
   WEIR_NEEDS_QUEUES(8);
-  run_threads(3, [](int rank, ncclComm_t comm) {
-    use_device(0);
+  run_device_threads(3, [](int rank, ncclComm_t comm) {
     const Stream stream;
     const Array mine(MemoryKind::kDevice, kCount);
     const Array all(MemoryKind::kDevice, 3 * kCount);
@@ -391,7 +390,7 @@ TEST_F(NcclDirectFaults, ACallOfWhichCudaRefusesAnotherPartIsToldToThePeerAndHol
   for (const char* function : {"cuMemcpyAsync", "cuStreamBatchMemOp"}) {
     ncclComm_t comms[2] = {};
     ASSERT_NCCL(ncclCommInitAll(comms, 2, nullptr));
-    const Stream streams[2];
+    const std::vector<Stream> streams = streams_of_ranks(2);
     const Exchange it(Kind::kAllGather, 2, kCount, 0, 1, device);
     EXPECT_NCCL(it.call_on(0, comms[0], streams[0]));
     strict_cuda_fail(function, function[2] == 'M' ? 0 : 1);

@@ -97,8 +97,7 @@ TEST_F(NcclStreamErrors, APeersAbortReleasesTheStreamAndIsTold) {
 TEST_F(NcclStreamErrors, RevokeReleasesStreamsAndLeavesTheWayToShrink) {
   WEIR_NEEDS_QUEUES(8);
   std::atomic<int> revoked{0};
-  run_threads(3, [&](int rank, ncclComm_t comm) {
-    use_device(0);
+  run_device_threads(3, [&](int rank, ncclComm_t comm) {
     const Stream stream;
     const Array data(MemoryKind::kDevice, 5000);
     data.set(std::vector<int>(5000, rank + 1), stream);
@@ -238,9 +237,8 @@ TEST_F(NcclStreamErrors, ThreadsWithDifferentCountsAllLearnItAtOnce) {
     // With room in the launch queues, which these ranks share the lock of.
     for (const size_t count : {size_t{1}, size_t{5000}, size_t{20000}}) {
       std::barrier ready(3);  // a failure may end what another rank still does before
-      run_threads(3, [&](int rank, ncclComm_t comm) {
+      run_device_threads(3, [&](int rank, ncclComm_t comm) {
         ready.arrive_and_wait();
-        use_device(0);
         const Stream stream;
         const size_t mine = count * (static_cast<size_t>(rank) + 1);
         const Array data(kind, mine);
@@ -260,8 +258,7 @@ TEST_F(NcclStreamErrors, ThreadsWithDifferentCountsAllLearnItAtOnce) {
 TEST_F(NcclStreamErrors, APutToAWindowOnADeviceIsRefused) {
   WEIR_NEEDS_QUEUES(8);
   std::barrier done(2);  // a put to a rank that has ended has another error
-  run_threads(2, [&](int rank, ncclComm_t comm) {
-    use_device(0);
+  run_device_threads(2, [&](int rank, ncclComm_t comm) {
     const Stream stream;
     const Array pinned(MemoryKind::kPinned, 4);
     void* memory = nullptr;
@@ -325,10 +322,10 @@ TEST_F(NcclStreamErrors, TheFirstCauseOfAFailureStaysAndIsSaidOnce) {
   ncclComm_t comms[2] = {};
   ASSERT_NCCL(ncclCommInitAll(comms, 2, nullptr));
   const ncclComm_t comm = comms[0];
-  const Stream stream;
-  const Stream peers;
+  const std::vector<Stream> streams = streams_of_ranks(2);
+  const Stream& stream = streams[0];
   const Array data(MemoryKind::kDevice, 100);
-  EXPECT_NCCL(ncclSend(data.data(), 4, ncclInt, 0, comms[1], peers.nccl()));
+  EXPECT_NCCL(ncclSend(data.data(), 4, ncclInt, 0, comms[1], streams[1].nccl()));
   EXPECT_NCCL(ncclRecv(data.data(), 5, ncclInt, 1, comm, stream.nccl()));
   stream.synchronize();
   EXPECT_EQ(async_error(comm), ncclInvalidUsage);

@@ -31,8 +31,7 @@ Graph capture_sum(ncclComm_t comm, const Stream& stream, const Array& data) {
 TEST_F(NcclGraphs, EveryLaunchRunsTheOperationsAgain) {
   WEIR_NEEDS_QUEUES(8);
   for (const size_t count : {size_t{10}, size_t{5000}}) {
-    run_threads(3, [&](int rank, ncclComm_t comm) {
-      use_device(0);
+    run_device_threads(3, [&](int rank, ncclComm_t comm) {
       const Stream stream;
       const Array in(MemoryKind::kDevice, count);
       const Array out(MemoryKind::kDevice, count);

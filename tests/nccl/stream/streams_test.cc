@@ -48,7 +48,7 @@ TEST_F(NcclStreams, EveryCollectiveMovesDeviceMemory) {
 
 // Whoever waits for the event waits for all that is before the call, and for no other rank.
 TEST_F(NcclStreams, ALaunchEventIsRecordedWhenTheStreamHasReachedTheCall) {
-  WEIR_NEEDS_QUEUES(8);
+  WEIR_NEEDS_QUEUES_OF_A_DEVICE(8);
   const StreamRanks ranks(2);
   const Stream after;
   for (const MemoryKind kind : {MemoryKind::kDevice, MemoryKind::kPinned}) {
@@ -198,7 +198,7 @@ TEST_F(NcclStreams, MessagesOfAGroupCrossWithManyPieces) {
 // ---- Order --------------------------------------------------------------------------------------
 
 TEST_F(NcclStreams, ACallReturnsBeforeItsStreamHasComeToIt) {
-  WEIR_NEEDS_QUEUES(8);
+  WEIR_NEEDS_QUEUES_OF_A_DEVICE(8);
   const StreamRanks ranks(2);
   const Exchange it(Kind::kAllReduce, 2, 3000, 0, 1, device);
   Gate gate(ranks.stream(0));
@@ -216,8 +216,7 @@ TEST_F(NcclStreams, ACallReturnsBeforeItsStreamHasComeToIt) {
 TEST_F(NcclStreams, ARankMayWorkForItsPeersBetweenItsCallAndTheWait) {
   WEIR_NEEDS_QUEUES(8);
   std::atomic<bool> told{false};
-  run_threads(2, [&](int rank, ncclComm_t comm) {
-    use_device(0);
+  run_device_threads(2, [&](int rank, ncclComm_t comm) {
     const Stream stream;
     const Array data(MemoryKind::kDevice, 100);
     data.set(numbers(100, rank, 3), stream);
@@ -255,7 +254,7 @@ TEST_F(NcclStreams, AnEventLetsAnotherStreamUseTheResult) {
 }
 
 TEST_F(NcclStreams, AGroupOverSeveralStreamsWaitsForAllAndReleasesThemTogether) {
-  WEIR_NEEDS_QUEUES(8);
+  WEIR_NEEDS_QUEUES_OF_A_DEVICE(8);
   const StreamRanks ranks(2);
   const Stream first;
   const Stream second;
@@ -285,13 +284,13 @@ TEST_F(NcclStreams, AGroupOverSeveralStreamsWaitsForAllAndReleasesThemTogether) 
 TEST_F(NcclStreams, CallsOnDifferentStreamsOfACommunicatorKeepTheirOrder) {
   WEIR_NEEDS_QUEUES(8);
   const StreamRanks ranks(2);
-  const Stream others[2];
+  const std::vector<Stream> others = streams_of_ranks(2);
   const Exchange early(Kind::kAllReduce, 2, 2500, 0, 1, device);
   const Exchange late(Kind::kReduceScatter, 2, 2500, 0, 2, device);
   Gate gate(ranks.stream(0));
   for (int r = 0; r < 2; ++r) {
     EXPECT_NCCL(early.call_on(r, ranks.comm(r), ranks.stream(r)));
-    EXPECT_NCCL(late.call_on(r, ranks.comm(r), others[r]));
+    EXPECT_NCCL(late.call_on(r, ranks.comm(r), others[static_cast<size_t>(r)]));
   }
   gate.open();
   others[0].synchronize();
@@ -335,8 +334,7 @@ TEST_F(NcclStreams, RanksOfOneGroupMayShareAStream) {
 
 TEST_F(NcclStreams, SignalsAndWaitsKeepTheOrderOfTheStream) {
   WEIR_NEEDS_QUEUES(8);
-  run_threads(2, [](int rank, ncclComm_t comm) {
-    use_device(0);
+  run_device_threads(2, [](int rank, ncclComm_t comm) {
     const Stream stream;
     const Array shown(MemoryKind::kPinned, 1024);
     void* memory = shown.data();
@@ -421,8 +419,7 @@ TEST_F(NcclStreams, MemAllocGivesMemoryOfTheThreadsDevice) {
 TEST_F(NcclStreams, CollectivesRunOnWindowsOfMemAlloc) {
   WEIR_NEEDS_QUEUES(8);
   for (const size_t count : {size_t{1000}, size_t{50001}}) {
-    run_threads(2, [&](int rank, ncclComm_t comm) {
-      use_device(0);
+    run_device_threads(2, [&](int rank, ncclComm_t comm) {
       const Stream stream;
       const AllocatedInts memory(count);
       ncclWindow_t window = nullptr;
@@ -472,7 +469,7 @@ TEST_F(NcclStreams, ANonblockingCommunicatorEnqueuesToo) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 2; ++rank) {
     threads.emplace_back([&, rank] {
-      use_device(0);
+      use_device_of(rank);
       ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
       config.blocking = 0;
       ncclComm_t comm = nullptr;
@@ -501,8 +498,7 @@ TEST_F(NcclStreams, ANonblockingCommunicatorEnqueuesToo) {
 TEST_F(NcclStreams, MakersOfCommunicatorsComeAfterWhatTheStreamsHold) {
   WEIR_NEEDS_QUEUES(8);
   std::barrier ended(3);  // freeing memory waits for the device, with a lock that others need
-  run_threads(3, [&](int rank, ncclComm_t comm) {
-    use_device(0);
+  run_device_threads(3, [&](int rank, ncclComm_t comm) {
     const Stream stream;
     const Array data(MemoryKind::kDevice, 4000);
     data.set(numbers(4000, rank, 0), stream);
@@ -525,7 +521,7 @@ TEST_F(NcclStreams, MakersOfCommunicatorsComeAfterWhatTheStreamsHold) {
 }
 
 TEST_F(NcclStreams, RanksWithoutCudaMeetRanksWithIt) {
-  WEIR_NEEDS_QUEUES(8);
+  WEIR_NEEDS_QUEUES_OF_A_DEVICE(8);
   constexpr size_t kCount = 3777;
   int seed = 0;
   for (const Kind kind : kKinds) {
@@ -540,7 +536,7 @@ TEST_F(NcclStreams, RanksWithoutCudaMeetRanksWithIt) {
         EXPECT_NCCL(call(kind, values[i].data(), got.data(), kCount, 2, comm, nullptr));
         ended.arrive_and_wait();
       } else {
-        use_device(0);
+        use_device_of(rank);
         const Stream stream;
         const Array in(MemoryKind::kDevice, values[i].size());
         const Array out(MemoryKind::kDevice, recv);
