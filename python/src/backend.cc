@@ -6,17 +6,15 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <cstring>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "launch.h"
+#include "meeting.h"
 
 namespace weir::pytorch {
 
 namespace {
-
-constexpr char kIdKey[] = "weir/unique_id";
 
 // By OpType.
 constexpr size_t kOpTypes = 32;
@@ -47,20 +45,12 @@ weir_comm_config_t config_of(const Backend::Options& options) {
 
 std::shared_ptr<SharedCommunicator> create(c10d::Store& store, int rank, int size,
                                            const Backend::Options& options) {
-  weir_unique_id_t id;
-  if (rank == 0) {
-    check(weir_get_unique_id(&id), nullptr, "init_process_group");
-    store.set(kIdKey, std::vector<uint8_t>(std::begin(id.bytes), std::end(id.bytes)));
-  } else {
-    const std::vector<uint8_t> bytes = store.get(kIdKey);
-    TORCH_CHECK(bytes.size() == sizeof(id.bytes), "init_process_group: the store holds ",
-                bytes.size(), " bytes under ", kIdKey, " where Weir's rank 0 puts ",
-                sizeof(id.bytes), ": do all ranks use this backend?");
-    std::memcpy(id.bytes, bytes.data(), sizeof(id.bytes));
-  }
+  constexpr char kWhat[] = "init_process_group";
+  const weir_unique_id_t id = meet(store, rank, size, options.timeout, kWhat);
   const weir_comm_config_t config = config_of(options);
   weir_comm_t comm = nullptr;
-  check(weir_comm_create(&comm, size, &id, rank, &config), nullptr, "init_process_group");
+  check(weir_comm_create(&comm, size, &id, rank, &config), nullptr, kWhat);
+  if (rank == 0) forget_meeting(store, size, id);
   return SharedCommunicator::create(comm, options.timeout);
 }
 

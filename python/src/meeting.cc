@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// In the store:
+//   weir/unique_id                  of rank 0's latest start: the id
+//   weir/meeting/<hash>/here/<rank>   a number that the rank has drawn for this start
+//   weir/meeting/<hash>/all           of rank 0, once all are here: their numbers, by rank
+// <hash> is of the id.
+// A rank that finds another number than its own under `all`, or none for a while, looks whether
+// rank 0 has started again.
+#include "meeting.h"
+
+#include <c10/util/Exception.h>
+#include <c10/util/hash.h>
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "communicator.h"
+
+namespace weir::pytorch {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Milliseconds = std::chrono::milliseconds;
+using Bytes = std::vector<uint8_t>;
+
+constexpr char kIdKey[] = "weir/unique_id";
+constexpr size_t kNumberBytes = 16;
+constexpr Milliseconds kLook{200};  // how long a rank waits before it looks for another id
+constexpr Milliseconds kPause{10};
+
+std::string key_of(const Bytes& id, const std::string& rest) {
+  return "weir/meeting/" + c10::sha1(std::string(id.begin(), id.end())).str() + "/" + rest;
+}
+
+std::string here(int rank) { return "here/" + std::to_string(rank); }
+
+Milliseconds left_until(Clock::time_point end) {
+  return std::max(std::chrono::duration_cast<Milliseconds>(end - Clock::now()), Milliseconds(1));
+}
+
+bool wait_for(c10d::Store& store, const std::string& key, Milliseconds timeout) {
+  try {
+    store.wait({key}, timeout);
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+[[noreturn]] void throw_missing(const char* what, const std::string& ranks, int size,
+                                Milliseconds timeout, const char* more) {
+  C10_THROW_ERROR(DistBackendError,
+                  c10::str(what, ": ", ranks, " of ", size, " has not joined within ",
+                           timeout.count(), " ms", more));
+}
+
+weir_unique_id_t id_from(const Bytes& bytes) {
+  weir_unique_id_t id;
+  TORCH_CHECK(bytes.size() == sizeof(id.bytes), "init_process_group: the store holds ",
+              bytes.size(), " bytes under ", kIdKey, " where Weir's rank 0 puts ", sizeof(id.bytes),
+              ": do all ranks use this backend?");
+  std::memcpy(id.bytes, bytes.data(), sizeof(id.bytes));
+  return id;
+}
+
+weir_unique_id_t invite(c10d::Store& store, int size, Milliseconds timeout, const char* what) {
+  weir_unique_id_t id;
+  check(weir_get_unique_id(&id), nullptr, what);
+  const Bytes bytes(std::begin(id.bytes), std::end(id.bytes));
+  const auto end = Clock::now() + timeout;
+  store.set(kIdKey, bytes);
+  Bytes numbers;
+  std::string missing;
+  for (int rank = 1; rank < size; ++rank) {
+    const std::string key = key_of(bytes, here(rank));
+    if (!wait_for(store, key, left_until(end))) {
+      missing += c10::str(missing.empty() ? "rank " : ", rank ", rank);
+      continue;
+    }
+    const Bytes number = store.get(key);
+    TORCH_CHECK(number.size() == kNumberBytes, what, ": the store holds ", number.size(),
+                " bytes under ", key, " where rank ", rank, " puts ", kNumberBytes);
+    numbers.insert(numbers.end(), number.begin(), number.end());
+  }
+  if (!missing.empty()) {
+    throw_missing(what, missing, size, timeout, "; every rank must use the same store");
+  }
+  store.set(key_of(bytes, "all"), numbers);
+  return id;
+}
+
+weir_unique_id_t join(c10d::Store& store, int rank, int size, Milliseconds timeout,
+                      const char* what) {
+  const auto end = Clock::now() + timeout;
+  Bytes number(kNumberBytes);
+  std::random_device random;
+  for (uint8_t& byte : number) byte = static_cast<uint8_t>(random());
+  const auto offset = static_cast<std::ptrdiff_t>(rank - 1) * kNumberBytes;
+  Bytes told;
+  while (Clock::now() < end) {
+    if (!wait_for(store, kIdKey, left_until(end))) break;
+    const Bytes id = store.get(kIdKey);
+    if (id != told) store.set(key_of(id, here(rank)), number);
+    told = id;
+    const std::string all = key_of(id, "all");
+    if (!wait_for(store, all, std::min(kLook, left_until(end)))) continue;
+    const Bytes numbers = store.get(all);
+    const auto expected = static_cast<size_t>(size - 1) * kNumberBytes;
+    if (numbers.size() == expected &&
+        std::equal(number.begin(), number.end(), numbers.begin() + offset)) {
+      return id_from(id);
+    }
+    std::this_thread::sleep_for(kPause);  // of an earlier start
+  }
+  throw_missing(what, "rank 0", size, timeout,
+                told.empty() ? ""
+                             : "; what is in the store is of an earlier start, or other ranks "
+                               "are missing, which the error of rank 0 names");
+}
+
+}  // namespace
+
+weir_unique_id_t meet(c10d::Store& store, int rank, int size, Milliseconds timeout,
+                      const char* what) {
+  return rank == 0 ? invite(store, size, timeout, what) : join(store, rank, size, timeout, what);
+}
+
+void forget_meeting(c10d::Store& store, int size, const weir_unique_id_t& id) {
+  const Bytes bytes(std::begin(id.bytes), std::end(id.bytes));
+  try {
+    for (int rank = 1; rank < size; ++rank) store.deleteKey(key_of(bytes, here(rank)));
+    store.deleteKey(key_of(bytes, "all"));
+  } catch (const std::exception&) {
+    // Not all stores can; it stays then.
+  }
+}
+
+}  // namespace weir::pytorch

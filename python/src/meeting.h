@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the ranks of a new group agree on Weir's unique id, through PyTorch's store. The store may
+// outlive the ranks: torchrun keeps one over all restarts of a job, so that it holds what ranks
+// that have died have left. So an id counts only once rank 0 has answered to this very start of
+// each rank.
+#pragma once
+
+#include <chrono>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "weir/weir.h"
+
+namespace weir::pytorch {
+
+// Collective over the `size` callers with the same store. Throws DistBackendError, which names the
+// ranks that have not come within `timeout`.
+weir_unique_id_t meet(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout,
+                      const char* what);
+// By rank 0, once all ranks are in the communicator of the id: what the meeting has left in the
+// store goes.
+void forget_meeting(c10d::Store& store, int size, const weir_unique_id_t& id);
+
+}  // namespace weir::pytorch

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A store that outlives the ranks, as torchrun's does over all restarts of a job: what ranks that
+have died have left in it leads no other start astray."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+import weir
+
+RANKS = 3
+SECONDS = 60
+
+
+def start(port, rank, timeout_s=SECONDS):
+    store = dist.TCPStore("127.0.0.1", port, None, False)
+    dist.init_process_group(
+        "weir",
+        store=store,
+        rank=rank,
+        world_size=RANKS,
+        timeout=datetime.timedelta(seconds=timeout_s),
+    )
+
+
+def attempt(port, body):
+    """Runs body(port, rank) in a process for each rank; their exit statuses."""
+    children = []
+    for rank in range(RANKS):
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                status = body(port, rank)
+            except Exception as error:  # told, and the process ends
+                print(f"rank {rank}: {error}", file=sys.stderr)
+            os._exit(status)
+        children.append(child)
+    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+
+
+def works_and_leaves(port, rank):
+    """As after a crash: nothing is destroyed."""
+    start(port, rank)
+    tensor = torch.full((5,), float(rank))
+    dist.all_reduce(tensor)
+    return 0 if tensor.tolist() == [float(sum(range(RANKS)))] * 5 else 1
+
+
+def one_does_not_come(port, rank):
+    if rank == 1:
+        return 0
+    begin = time.monotonic()
+    try:
+        start(port, rank, 2)
+    except dist.DistBackendError as error:
+        text = str(error)
+    else:
+        return 1
+    seconds = time.monotonic() - begin
+    expected = f"rank 1 of {RANKS} has not joined within 2000 ms"
+    assert "rank 0" in text if rank else expected in text, text
+    assert seconds < 40, seconds
+    return 0
+
+
+def one_comes_late(port, rank):
+    time.sleep(1 if rank == 0 else 0)  # the others see what an earlier rank 0 has left
+    return works_and_leaves(port, rank)
+
+
+def one_dies_while_it_waits(port, rank):
+    if rank == RANKS - 1:
+        time.sleep(0.5)
+        return 0
+    try:
+        start(port, rank, 2)
+    except dist.DistBackendError:
+        return 0
+    return 1
+
+
+def main():
+    store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    attempts = [works_and_leaves] * 6
+    attempts += [one_does_not_come, works_and_leaves, one_comes_late, one_dies_while_it_waits]
+    attempts += [works_and_leaves] * 3
+    for number, body in enumerate(attempts):
+        statuses = attempt(store.port, body)
+        assert statuses == [0] * RANKS, f"attempt {number}, {body.__name__}: {statuses}"
+        print(f"ok {number} {body.__name__}", flush=True)
+    print("passed", len(attempts), weir.__name__)
+
+
+if __name__ == "__main__":
+    main()
