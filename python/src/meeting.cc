@@ -31,7 +31,8 @@ using Bytes = std::vector<uint8_t>;
 constexpr char kIdKey[] = "weir/unique_id";
 constexpr size_t kNumberBytes = 16;
 constexpr Milliseconds kLook{200};  // how long a rank waits before it looks for another id
-constexpr Milliseconds kPause{10};
+constexpr std::chrono::microseconds kPauseMin{200};
+constexpr std::chrono::microseconds kPauseMax{10000};
 
 std::string key_of(const Bytes& id, const std::string& rest) {
   return "weir/meeting/" + c10::sha1(std::string(id.begin(), id.end())).str() + "/" + rest;
@@ -50,6 +51,16 @@ bool wait_for(c10d::Store& store, const std::string& key, Milliseconds timeout) 
   } catch (const std::exception&) {
     return false;
   }
+}
+
+// The same without a warning of PyTorch's where it does not come.
+bool look_for(c10d::Store& store, const std::string& key, Milliseconds timeout) {
+  const auto end = Clock::now() + timeout;
+  for (auto pause = kPauseMin; !store.check({key}); pause = std::min(2 * pause, kPauseMax)) {
+    if (Clock::now() >= end) return false;
+    std::this_thread::sleep_for(pause);
+  }
+  return true;
 }
 
 [[noreturn]] void throw_missing(const char* what, const std::string& ranks, int size,
@@ -108,14 +119,14 @@ weir_unique_id_t join(c10d::Store& store, int rank, int size, Milliseconds timeo
     if (id != told) store.set(key_of(id, here(rank)), number);
     told = id;
     const std::string all = key_of(id, "all");
-    if (!wait_for(store, all, std::min(kLook, left_until(end)))) continue;
+    if (!look_for(store, all, std::min(kLook, left_until(end)))) continue;
     const Bytes numbers = store.get(all);
     const auto expected = static_cast<size_t>(size - 1) * kNumberBytes;
     if (numbers.size() == expected &&
         std::equal(number.begin(), number.end(), numbers.begin() + offset)) {
       return id_from(id);
     }
-    std::this_thread::sleep_for(kPause);  // of an earlier start
+    std::this_thread::sleep_for(kPauseMax);  // of an earlier start
   }
   throw_missing(what, "rank 0", size, timeout,
                 told.empty() ? ""

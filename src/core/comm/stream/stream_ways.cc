@@ -36,12 +36,13 @@ StreamWays::StreamWays(const graph::DeviceWays& links, Rank rank, Rank rank_coun
   algo::Problem problem;
   problem.rank_count = rank_count;
   problem.rings = &links.rings;
-  for (const Collective it :
-       {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather}) {
-    problem.collective = it;
-    auto made = StreamSchedule::compile(*algo::find_algorithm(it, "rings"), problem, rank);
+  for (const algo::Algorithm* algorithm : algo::all_algorithms()) {
+    problem.collective = algorithm->collective;
+    if (!algorithm->uses_rings || !algorithm->supports(problem)) continue;
+    auto made = StreamSchedule::compile(*algorithm, problem, rank);
     if (!made.ok() || !ScheduledProgram::fits(made.value(), slot_bytes)) continue;
-    schedules_[static_cast<size_t>(it)] = std::make_shared<const StreamSchedule>(made.take());
+    auto& schedule = schedules_[static_cast<size_t>(algorithm->collective)];
+    schedule = std::make_shared<const StreamSchedule>(made.take());
   }
 }
 
