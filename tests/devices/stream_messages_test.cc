@@ -64,6 +64,7 @@ TEST(StreamMessages, OfACommunicatorMadeBeforeADeviceNeedACollectiveFirst) {
 }
 
 TEST(StreamMessages, OfAnotherDeviceAreRefused) {
+  WEIR_NEEDS_DEVICES(6);
   messages_between_threads(2, [](weir_comm_t comm, int n, int rank) {
     use_device(rank + 4);
     const DeviceArray<int> data(numbers(10, rank));

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "nccl/strict_cuda/strict_cuda.h"
+#include "support/driver_needs.h"
 #include "support/ranks.h"
 #include "support/shared_counter.h"
 #include "weir/weir.h"
@@ -59,6 +59,7 @@ using DeviceBody = std::function<void(weir_comm_t comm, int n, int rank)>;
 inline void run_threads_on_devices(int n, const DeviceBody& body,
                                    weir_comm_config_t config = WEIR_COMM_CONFIG_INIT) {
   ASSERT_TRUE(kEnvironment);
+  WEIR_NEEDS_DEVICES(n);
   run_threads(
       n,
       [&](int rank, weir_comm_t comm) {

@@ -14,7 +14,8 @@ namespace weir::nccl::test {
 namespace {
 
 // Settings are read at the first call.
-const bool kEnvironment = unsetenv("WEIR_DIRECT") == 0 && setenv("WEIR_EXPLAIN", "1", 1) == 0;
+const bool kEnvironment = unsetenv("WEIR_DIRECT") == 0 && setenv("WEIR_EXPLAIN", "1", 1) == 0 &&
+                          setenv("CUDA_DEVICE_MAX_CONNECTIONS", "8", 1) == 0;
 
 size_t count_of(const std::string& text, const std::string& words) {
   size_t count = 0;
@@ -67,6 +68,8 @@ std::string told_of(const int (&devices)[2]) {
 
 TEST(NcclDirectChoice, WithADriverThatIsNotWeirsAllIsDirect) {
   ASSERT_TRUE(kEnvironment);
+  WEIR_NEEDS_DEVICES(2);
+  WEIR_NEEDS_DEVICE_MEMORY();
   if (WEIR_TEST_HAS_KERNELS == 0) GTEST_SKIP() << "built without nvcc, so without kernels";
   const std::string told = told_of({0, 1});
   EXPECT_EQ(count_of(told, "device memory is copied directly"), 1u) << told;
@@ -75,12 +78,15 @@ TEST(NcclDirectChoice, WithADriverThatIsNotWeirsAllIsDirect) {
 }
 
 TEST(NcclDirectChoice, RanksOfOneProcessThatShareADeviceAreStagedAndTheReasonIsTold) {
+  WEIR_NEEDS_HARDWARE_QUEUES();
   ASSERT_TRUE(kEnvironment);
-  const int copies = strict_cuda_host_copies();
-  const int kernels = strict_cuda_kernels();
-  const std::string told = told_of({2, 2});
+  const bool counts = cuda::is_strict();
+  const int copies = counts ? strict_cuda_host_copies() : 0;
+  const int kernels = counts ? strict_cuda_kernels() : 0;
+  const std::string told = told_of({0, 0});
   EXPECT_EQ(count_of(told, "share a process, a device and its 8 hardware queues"), 1u) << told;
   EXPECT_EQ(count_of(told, "directly"), 0u) << told;
+  if (!counts) return;
   EXPECT_EQ(strict_cuda_kernels(), kernels);
   // Besides what the test itself has copied: each rank's operand and result.
   EXPECT_GE(strict_cuda_host_copies(), copies + 2 * 2 * 2);
@@ -98,6 +104,7 @@ void demand_with_one_queue() {
 }
 
 TEST(NcclDirectChoiceDeathTest, FewerQueuesThanRanksThatShareADeviceAreRefusedWhereItIsDemanded) {
+  WEIR_NEEDS_HARDWARE_QUEUES();
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(demand_with_one_queue(), testing::ExitedWithCode(0),
               "2 ranks, of which rank 0 is one, share a process, a device and its 1 hardware");

@@ -176,6 +176,7 @@ TEST_F(NcclDirectMessages, ThoseOfAGroupDoNotWaitForEachOther) {
 }
 
 TEST_F(NcclDirectMessages, BetweenDifferentDevicesOfOneProcess) {
+  WEIR_NEEDS_DEVICES(2);
   WEIR_NEEDS_QUEUES_OF_A_DEVICE(8);
   run_threads(2, [](int rank, ncclComm_t comm) {
     use_device(rank);
@@ -192,7 +193,6 @@ TEST_F(NcclDirectMessages, BetweenDifferentDevicesOfOneProcess) {
   });
 }
 
-// The stand-in's driver library does not make graphs.
 TEST_F(NcclDirectMessageGraphs, EveryLaunchOfAGraphSendsAgain) {
   WEIR_NEEDS_QUEUES(8);
   run_device_threads(2, [](int rank, ncclComm_t comm) {
@@ -289,6 +289,7 @@ TEST_F(NcclDirectMessages, AReceiverThatComesAfterTheDeadlineIsRefused) {
 
 // Which the strict libcuda brings about.
 TEST_F(NcclDirectMessageFaults, AKernelThatCudaRefusesIsToldByItsRankAndToTheOther) {
+  WEIR_NEEDS_STRICT_CUDA();
   WEIR_NEEDS_QUEUES(8);
   ncclComm_t comms[2] = {};
   ASSERT_NCCL(ncclCommInitAll(comms, 2, nullptr));

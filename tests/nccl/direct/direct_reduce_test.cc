@@ -257,6 +257,7 @@ void sum_on(const std::function<int(int rank)>& device_of) {
 }
 
 TEST_F(NcclDirectReduce, ReductionsOfDifferentDevicesOfOneProcess) {
+  WEIR_NEEDS_DEVICES(2);
   WEIR_NEEDS_QUEUES_OF_A_DEVICE(8);
   const int before = kernels();
   sum_on([](int rank) { return rank; });
@@ -325,6 +326,7 @@ TEST_F(NcclDirectReduceFaults, EveryLaunchOfAGraphReducesAgain) {
 }
 
 TEST_F(NcclDirectReduceFaults, ALaunchThatCudaRefusesIsToldByItsRankAndToTheOthers) {
+  WEIR_NEEDS_STRICT_CUDA();
   WEIR_NEEDS_QUEUES(8);
   if (WEIR_TEST_HAS_KERNELS == 0) GTEST_SKIP() << "built without nvcc, so without kernels";
   ncclComm_t comms[2] = {};
@@ -345,6 +347,7 @@ TEST_F(NcclDirectReduceFaults, ALaunchThatCudaRefusesIsToldByItsRankAndToTheOthe
 }
 
 TEST_F(NcclDirectReduceFaults, WhereOneRankDoesNotReachAnotherAllAreStaged) {
+  WEIR_NEEDS_STRICT_CUDA();
   WEIR_NEEDS_QUEUES_OF_A_DEVICE(8);
   if (WEIR_TEST_HAS_KERNELS == 0) GTEST_SKIP() << "built without nvcc, so without kernels";
   run_threads(2, [](int rank, ncclComm_t first) {
@@ -375,6 +378,7 @@ TEST_F(NcclDirectReduceFaults, WhereOneRankDoesNotReachAnotherAllAreStaged) {
 }
 
 TEST_F(NcclDirectReduceFaults, KernelsThatCannotBeLoadedAreDoneWithout) {
+  WEIR_NEEDS_STRICT_CUDA();
   WEIR_NEEDS_QUEUES_OF_A_DEVICE(8);
   if (WEIR_TEST_HAS_KERNELS == 0) GTEST_SKIP() << "built without nvcc, so without kernels";
   const int before = kernels();

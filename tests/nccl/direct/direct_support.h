@@ -7,9 +7,6 @@
 
 #include "nccl/stream/stream_support.h"
 
-extern "C" __attribute__((weak)) int strict_cuda_host_copies();
-extern "C" __attribute__((weak)) int strict_cuda_kernels();
-
 namespace weir::nccl::test {
 
 inline int host_copies() {

@@ -245,6 +245,7 @@ TEST_F(NcclDirect, OneThreadWithoutAStreamHoldsAllRanks) {
 }
 
 TEST_F(NcclDirect, DifferentDevicesOfOneProcess) {
+  WEIR_NEEDS_DEVICES(2);
   WEIR_NEEDS_QUEUES_OF_A_DEVICE(8);
   run_threads(2, [](int rank, ncclComm_t comm) {
     use_device(rank);
@@ -295,7 +296,6 @@ TEST_F(NcclDirect, BuffersInWindowsAreUsedWhereTheyLie) {
   }
 }
 
-// The stand-in's driver library does not make graphs.
 TEST_F(NcclDirectGraphs, EveryLaunchOfAGraphCopiesAgain) {
   WEIR_NEEDS_QUEUES(8);
   run_device_threads(3, [](int rank, ncclComm_t comm) {
@@ -371,6 +371,7 @@ TEST_F(NcclDirect, RanksThatDisagreeAreToldAndReleased) {
 // Which the strict libcuda brings about, in the call of rank 1. Nothing of it is on the stream: it
 // may be repeated.
 TEST_F(NcclDirectFaults, ACallOfWhichCudaRefusesTheFirstPartMayBeRepeated) {
+  WEIR_NEEDS_STRICT_CUDA();
   WEIR_NEEDS_QUEUES(8);
   const StreamRanks ranks(2);
   const Exchange it(Kind::kAllGather, 2, kCount, 0, 1, device);
@@ -386,6 +387,7 @@ TEST_F(NcclDirectFaults, ACallOfWhichCudaRefusesTheFirstPartMayBeRepeated) {
 }
 
 TEST_F(NcclDirectFaults, ACallOfWhichCudaRefusesAnotherPartIsToldToThePeerAndHoldsUpNobody) {
+  WEIR_NEEDS_STRICT_CUDA();
   WEIR_NEEDS_QUEUES(8);
   for (const char* function : {"cuMemcpyAsync", "cuStreamBatchMemOp"}) {
     ncclComm_t comms[2] = {};

@@ -19,6 +19,7 @@
 
 #include "nccl/direct/rank_processes.h"
 #include "nccl/stream/graph_support.h"
+#include "nccl/stream/stream_support.h"
 
 namespace weir::nccl::test {
 namespace {
@@ -310,7 +311,6 @@ TEST(NcclStreamMessages, WhateverEachRankGroupsAllGetWhatWasSent) {
 
 // ---- Graphs -------------------------------------------------------------------------------------
 
-// The stand-in's driver library does not make graphs.
 TEST(NcclStreamMessagesGraphs, AGraphIsLaunchedAHundredTimesByEachRankAtItsOwnTime) {
   run_on(3, [](const Rank& rank) {
     const Stream stream;

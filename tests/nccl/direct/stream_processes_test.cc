@@ -16,6 +16,7 @@
 
 #include "nccl/direct/rank_processes.h"
 #include "nccl/stream/graph_support.h"
+#include "nccl/stream/stream_support.h"
 
 namespace weir::nccl::test {
 namespace {
@@ -213,7 +214,6 @@ TEST(NcclStreamProcesses, AProgramMayFreeMemoryAndLoadKernelsWhileOperationsWait
   });
 }
 
-// The stand-in's driver library does not make graphs.
 TEST(NcclStreamProcessesGraphs, AGraphIsLaunchedAHundredTimesByEachRankAtItsOwnTime) {
   run_on(3, [](const Rank& rank) {
     const Stream stream;

@@ -12,6 +12,7 @@ namespace {
 // chosen none.
 void run_ranks(std::string_view kinds, const MixedBody& body, bool ends_well = true,
                int first_device = 1) {
+  WEIR_NEEDS_DEVICES(first_device + static_cast<int>(kinds.find_last_of('d')) + 1);
   const ncclUniqueId id = make_id();
   const auto n = static_cast<int>(kinds.size());
   std::vector<std::thread> threads;
@@ -56,10 +57,10 @@ TEST(NcclMixedThreads, DifferentCallsAreToldToAll) {
 // With one hardware queue, too: the rank on the host is none that shares it. On the stand-in these
 // two ranks would be direct, and so share device 0.
 TEST(NcclMixedThreadsStaged, ARankWithoutADeviceDoesNotCountForDeviceZero) {
+  WEIR_NEEDS_DEVICE_MEMORY();
   run_ranks("dh", far_ahead, true, 0);
 }
 
-// The stand-in's driver library does not make graphs.
 TEST(NcclMixedThreadsGraphs, AGraphMeetsCalls) {
   run_ranks("dhd", [](const MixedRank& rank) {
     constexpr size_t kCount = 300001;

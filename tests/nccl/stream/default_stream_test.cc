@@ -25,6 +25,7 @@ constexpr size_t kCount = 1 << 16;
 class OnTwoDevices : public testing::TestWithParam<uintptr_t> {
  protected:
   void SetUp() override {
+    WEIR_NEEDS_DEVICES(2);
     use_device(0);
     ASSERT_NCCL(ncclCommInitAll(comms_, 2, nullptr));
     for (const int device : {0, 1}) {
@@ -78,7 +79,7 @@ TEST_P(OnTwoDevices, ADefaultStreamIsThatOfTheCommunicatorsDevice) {
 // The NULL stream of a device is one stream for all threads, also for one that has made no call to
 // CUDA.
 TEST(NcclDefaultStream, OfAThreadWithoutAContextIsThatOfTheOthers) {
-  use_device(1);
+  use_device(cuda::device_count() - 1);  // not number 0, if there are others
   ncclComm_t alone = nullptr;
   ASSERT_NCCL(ncclCommInitRank(&alone, 1, make_id(), 0));
   const Array from(MemoryKind::kDevice, kCount);
@@ -122,6 +123,7 @@ TEST(NcclDefaultStream, HostMemoryOfAThreadWithoutAContextNeedsNone) {
 
 // A thread that has made no call to CUDA may use the streams of others.
 TEST(NcclStreamOfAnother, IsUsedWithoutAContext) {
+  WEIR_NEEDS_DEVICES(2);
   ncclComm_t comms[2] = {};
   std::vector<Stream> streams;
   std::vector<Array> memory;
@@ -164,6 +166,7 @@ enum class Maker { kSplit, kInit, kWindow };
 class NonblockingGroup : public testing::TestWithParam<std::tuple<uintptr_t, Maker>> {};
 
 TEST_P(NonblockingGroup, IsInTheCallersStream) {
+  WEIR_NEEDS_DEVICES(2);
   const auto [default_stream, maker] = GetParam();
   const ncclUniqueId ids[2] = {make_id(), make_id()};
   std::vector<std::thread> threads;
@@ -219,6 +222,7 @@ INSTANTIATE_TEST_SUITE_P(OwnAndPerThread, NonblockingGroup,
 
 // The streams go on, with undefined data, and the peer is told.
 TEST(NcclNonblockingGroup, WhoseSetupFailsLetsTheStreamsGoOn) {
+  WEIR_NEEDS_DEVICES(2);
   const ncclUniqueId ids[2] = {make_id(), make_id()};
   std::latch told(1);
   std::vector<std::thread> threads;

@@ -24,23 +24,29 @@ constexpr size_t kCount = 1 << 16;
 constexpr int kEnded = 42;  // what the handler leaves with
 constexpr unsigned kPatienceS = 30;
 
+// Two ranks share the only device, if there is one.
+int device_of(int rank) { return rank % cuda::device_count(); }
+
 // Two communicators of one thread, each with a device. Never destroyed.
 struct Ranks {
   ncclComm_t comms[2] = {};
   std::vector<std::unique_ptr<Stream>> streams;
   std::vector<std::unique_ptr<Array>> memory;
 
-  void make_communicators() { ASSERT_NCCL(ncclCommInitAll(comms, 2, nullptr)); }
+  void make_communicators() {
+    const int devices[] = {device_of(0), device_of(1)};
+    ASSERT_NCCL(ncclCommInitAll(comms, 2, devices));
+  }
   void make_memory() {
-    for (const int device : {0, 1}) {
-      use_device(device);
+    for (const int rank : {0, 1}) {
+      use_device(device_of(rank));
       streams.push_back(std::make_unique<Stream>());
       memory.push_back(std::make_unique<Array>(MemoryKind::kDevice, kCount));
     }
   }
   void start_sum() const {
     for (const int rank : {0, 1}) {
-      use_device(rank);
+      use_device(device_of(rank));
       memory[static_cast<size_t>(rank)]->write(values[rank], *streams[static_cast<size_t>(rank)]);
     }
     EXPECT_NCCL(ncclGroupStart());
@@ -53,7 +59,7 @@ struct Ranks {
   }
   void expect_sum() const {
     for (const int rank : {0, 1}) {
-      use_device(rank);
+      use_device(device_of(rank));
       streams[static_cast<size_t>(rank)]->synchronize();
       EXPECT_EQ(memory[static_cast<size_t>(rank)]->get(), std::vector<int>(kCount, 3));
     }

@@ -37,6 +37,7 @@ void expect_refused(const std::string& text) {
 }
 
 TEST_F(NcclFewQueues, CallsOfThreadsAreRefusedAndNoStreamWaits) {
+  WEIR_NEEDS_HARDWARE_QUEUES();
   std::barrier ended(2);
   std::atomic<int> refused{0};
   run_threads(2, [&](int rank, ncclComm_t comm) {
@@ -61,6 +62,7 @@ TEST_F(NcclFewQueues, CallsOfThreadsAreRefusedAndNoStreamWaits) {
 
 // The first rank waits in its stream when the second one's call is refused.
 TEST_F(NcclFewQueues, AStreamThatWaitsAlreadyIsReleased) {
+  WEIR_NEEDS_HARDWARE_QUEUES();
   const StreamRanks ranks(2);
   const Array data(MemoryKind::kDevice, 3000);
   data.set(numbers(3000, 0, 1));
@@ -93,6 +95,7 @@ TEST_F(NcclFewQueues, AGroupOfAllRanksRunsInOneQueue) {
 }
 
 TEST_F(NcclFewQueues, MessagesAreRefusedOnlyBetweenRanksThatAreNotInTheGroup) {
+  WEIR_NEEDS_HARDWARE_QUEUES();
   const StreamRanks ranks(3);
   const Array out(MemoryKind::kDevice, 9000);
   const Array in(MemoryKind::kDevice, 9000);
@@ -124,6 +127,7 @@ TEST_F(NcclFewQueues, MessagesAreRefusedOnlyBetweenRanksThatAreNotInTheGroup) {
 
 // Rank 1 is in the group, but does not send what rank 0 waits for.
 TEST_F(NcclFewQueues, ADeadlineTellsOfTheQueuesThatRanksShare) {
+  WEIR_NEEDS_HARDWARE_QUEUES();
   const StreamRanks ranks(2);
   const Array in(MemoryKind::kDevice, 100);
   const Array own(MemoryKind::kDevice, 100);
@@ -142,6 +146,7 @@ TEST_F(NcclFewQueues, ADeadlineTellsOfTheQueuesThatRanksShare) {
 }
 
 TEST_F(NcclFewQueues, RanksThatHaveADeviceEachMayCallOneByOne) {
+  WEIR_NEEDS_DEVICES(2);
   std::vector<Array> data;
   const AllRanks ranks(2);
   std::vector<Stream> streams;
@@ -167,6 +172,7 @@ TEST_F(NcclFewQueues, RanksThatHaveADeviceEachMayCallOneByOne) {
 }
 
 TEST_F(NcclFewQueues, GroupsAreCapturedIntoOneGraphAndNotIntoSeveral) {
+  WEIR_NEEDS_HARDWARE_QUEUES();
   const StreamRanks ranks(2);
   std::vector<Array> data;
   for (int r = 0; r < 2; ++r) data.emplace_back(MemoryKind::kDevice, 3000);

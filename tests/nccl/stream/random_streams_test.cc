@@ -15,9 +15,6 @@
 
 #include "nccl/stream/stream_support.h"
 
-// Null on the stand-in for CUDA, whose streams have room for any number of calls.
-extern "C" __attribute__((weak)) void strict_cuda_queue(int calls);
-
 namespace weir::nccl::test {
 namespace {
 

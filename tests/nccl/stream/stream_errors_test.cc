@@ -151,6 +151,7 @@ TEST_F(NcclStreamErrors, AnErrorOfASliceGivesTheCountOfTheCall) {
 }
 
 TEST_F(NcclStreamErrors, ACallThatCudaRefusesAtOnceChangesNothing) {
+  WEIR_NEEDS_STRICT_CUDA();
   WEIR_NEEDS_QUEUES(8);
   const StreamRanks ranks(2);
   std::vector<Array> data;
@@ -176,6 +177,7 @@ TEST_F(NcclStreamErrors, ACallThatCudaRefusesAtOnceChangesNothing) {
 }
 
 TEST_F(NcclStreamErrors, ACallThatBreaksOffHalfwayLeavesNoStreamWaiting) {
+  WEIR_NEEDS_STRICT_CUDA();
   // Of the first slices' copies and flags, or of a later one's.
   for (const int calls : {1, 5, 9}) {
     for (const char* function : {"cuMemcpyAsync", "cuStreamWriteValue32", "cuStreamBatchMemOp"}) {
@@ -201,6 +203,7 @@ TEST_F(NcclStreamErrors, ACallThatBreaksOffHalfwayLeavesNoStreamWaiting) {
 
 // While it hands its slices over, or takes them back; the proxy may be at work on the first ones.
 TEST_F(NcclStreamErrors, AGroupThatBreaksOffHalfwayLeavesNoStreamWaiting) {
+  WEIR_NEEDS_STRICT_CUDA();
   constexpr size_t kCount = 15000;  // 15 slices where it is staged
   size_t failed = 0;
   for (const int calls : {0, 1, 9, 20}) {
@@ -256,6 +259,7 @@ TEST_F(NcclStreamErrors, ThreadsWithDifferentCountsAllLearnItAtOnce) {
 
 // No processor reaches the memory of a device here.
 TEST_F(NcclStreamErrors, APutToAWindowOnADeviceIsRefused) {
+  WEIR_NEEDS_DEVICE_MEMORY();
   WEIR_NEEDS_QUEUES(8);
   std::barrier done(2);  // a put to a rank that has ended has another error
   run_device_threads(2, [&](int rank, ncclComm_t comm) {
@@ -280,6 +284,7 @@ TEST_F(NcclStreamErrors, APutToAWindowOnADeviceIsRefused) {
 }
 
 TEST_F(NcclStreamErrors, WhatTheDriverRefusesOfAnAllocationIsTold) {
+  WEIR_NEEDS_STRICT_CUDA();
   void* memory = &memory;
   strict_cuda_fail("cuMemCreate", 0);
   EXPECT_EQ(ncclMemAlloc(&memory, 100), ncclUnhandledCudaError);

@@ -16,8 +16,10 @@ class NcclGraphs : public testing::Test {
   void SetUp() override { use_device(0); }
 };
 
+// Which graphs hold; another driver does not tell.
+int recordings() { return cuda::is_strict() ? strict_cuda_user_objects() : 0; }
 void expect_no_recordings() {
-  while (strict_cuda_user_objects() > 0) std::this_thread::yield();
+  while (recordings() > 0) std::this_thread::yield();
 }
 
 // Captures an all-reduce in place, of `count` numbers.
@@ -193,7 +195,7 @@ TEST_F(NcclGraphs, WhatAGraphNeedsLivesUntilTheGraphIsDestroyed) {
       data[static_cast<size_t>(r)].set(std::vector<int>(3000, r + 1));
       graphs.push_back(capture_sum(ranks.comm(r), ranks.stream(r), data[static_cast<size_t>(r)]));
     }
-    EXPECT_EQ(strict_cuda_user_objects(), 2);
+    EXPECT_EQ(recordings(), cuda::is_strict() ? 2 : 0);
     for (int r = 0; r < 2; ++r) graphs[static_cast<size_t>(r)].launch(ranks.stream(r));
     ranks.synchronize();
     for (const Array& it : data) EXPECT_EQ(it.get(), std::vector<int>(3000, 3));
@@ -224,6 +226,7 @@ TEST_F(NcclGraphs, AGroupOfCapturedAndOtherStreamsIsRefused) {
 }
 
 TEST_F(NcclGraphs, ACaptureThatFailsLeavesTheCommunicatorAsItWas) {
+  WEIR_NEEDS_STRICT_CUDA();
   for (const char* function :
        {"cuUserObjectCreate", "cuGraphRetainUserObject", "cuMemcpyAsync", "cuEventCreate"}) {
     const StreamRanks ranks(1);

@@ -19,8 +19,8 @@
 #include <utility>
 #include <vector>
 
-#include "nccl/strict_cuda/strict_cuda.h"
 #include "nccl/support.h"
+#include "support/driver_needs.h"
 
 #define EXPECT_CUDA(call) EXPECT_EQ(call, weir::cuda::kSuccess)
 

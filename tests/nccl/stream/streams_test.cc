@@ -396,6 +396,7 @@ class AllocatedInts {
 };
 
 TEST_F(NcclStreams, MemAllocGivesMemoryOfTheThreadsDevice) {
+  WEIR_NEEDS_DEVICES(2);
   use_device(1);
   const Stream stream;
   const AllocatedInts memory(1000);

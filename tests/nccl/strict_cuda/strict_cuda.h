@@ -28,19 +28,22 @@ STRICT_CUDA_API cuGraphInstantiateWithFlags(weir::cuda::GraphExec* exec, weir::c
 STRICT_CUDA_API cuGraphDestroy(weir::cuda::Graph graph);
 STRICT_CUDA_API cuGraphExecDestroy(weir::cuda::GraphExec exec);
 
+// What follows no other driver has: the symbols are weak, and a test that needs them asks for them
+// with WEIR_NEEDS_STRICT_CUDA (support/driver_needs.h).
+#define STRICT_CUDA_TESTS extern "C" __attribute__((visibility("default"), weak))
+
 // The call of `function` after `calls` more of them fails, once, with kErrorInjected.
-extern "C" __attribute__((visibility("default"))) void strict_cuda_fail(const char* function,
-                                                                        int calls);
+STRICT_CUDA_TESTS void strict_cuda_fail(const char* function, int calls);
 // A copy is carried out so long after it was enqueued, at the earliest.
-extern "C" __attribute__((visibility("default"))) void strict_cuda_slow(int copy_ms);
+STRICT_CUDA_TESTS void strict_cuda_slow(int copy_ms);
 // User objects that are alive: one for each recording that a graph holds.
-extern "C" __attribute__((visibility("default"))) int strict_cuda_user_objects();
+STRICT_CUDA_TESTS int strict_cuda_user_objects();
 // Copies that have been carried out between a device and memory of the host.
-extern "C" __attribute__((visibility("default"))) int strict_cuda_host_copies();
+STRICT_CUDA_TESTS int strict_cuda_host_copies();
 // Kernels that have been carried out.
-extern "C" __attribute__((visibility("default"))) int strict_cuda_kernels();
+STRICT_CUDA_TESTS int strict_cuda_kernels();
 // A hardware queue, or a stream that has one of its own, has room for so many calls; 1024 at first.
-extern "C" __attribute__((visibility("default"))) void strict_cuda_queue(int calls);
+STRICT_CUDA_TESTS void strict_cuda_queue(int calls);
 // What the first launch of a kernel does that is loaded lazily: waits for the device with the
 // context's lock.
-extern "C" __attribute__((visibility("default"))) void strict_cuda_load_lazily();
+STRICT_CUDA_TESTS void strict_cuda_load_lazily();
