@@ -27,10 +27,9 @@ class CudaDevice {
       throw std::runtime_error("libcuda.so.1 lacks driver functions that this program needs");
     }
     check("cuInit", driver_->cuInit(0));
-    int count = 0;
-    check("cuDeviceGetCount", driver_->cuDeviceGetCount(&count));
-    if (count < 1) throw std::runtime_error("the driver has no device");
-    check("cuDeviceGet", driver_->cuDeviceGet(&device_, rank % count));
+    check("cuDeviceGetCount", driver_->cuDeviceGetCount(&device_count_));
+    if (device_count_ < 1) throw std::runtime_error("the driver has no device");
+    check("cuDeviceGet", driver_->cuDeviceGet(&device_, rank % device_count_));
     cuda::Context context = nullptr;
     check("cuDevicePrimaryCtxRetain", driver_->cuDevicePrimaryCtxRetain(&context, device_));
     check("cuCtxSetCurrent", driver_->cuCtxSetCurrent(context));
@@ -44,6 +43,14 @@ class CudaDevice {
     return text;
   }
   void* stream() const { return stream_; }
+  const cuda::Driver& driver() const { return *driver_; }
+  // Throws std::runtime_error unless the call of a driver function has succeeded.
+  static void check(const char* name, cuda::Result result) {
+    if (result == cuda::kSuccess) return;
+    throw std::runtime_error(std::string(name) + " failed with CUDA's error " +
+                             std::to_string(result));
+  }
+  int device_count() const { return device_count_; }
   // Lives as long as the process.
   void* allocate(size_t bytes) const {
     cuda::DevicePointer address = 0;
@@ -59,13 +66,8 @@ class CudaDevice {
   void synchronize() const { check("cuStreamSynchronize", driver_->cuStreamSynchronize(stream_)); }
 
  private:
-  static void check(const char* name, cuda::Result result) {
-    if (result == cuda::kSuccess) return;
-    throw std::runtime_error(std::string(name) + " failed with CUDA's error " +
-                             std::to_string(result));
-  }
-
   const cuda::Driver* driver_;
+  int device_count_ = 0;
   cuda::Device device_ = 0;
   cuda::Stream stream_ = nullptr;
 };

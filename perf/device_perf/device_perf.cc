@@ -1,16 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // device_perf: collectives of libnccl.so.2 on device memory, compared with the device's own copies.
 //
-//   device_perf [-c collective] [-n ranks] [--host-ranks ranks] [-b bytes] [-e bytes] [-f factor]
-//               [-i calls] [-r rounds] [--json FILE]
+//   device_perf [-c collective] [-n ranks] [--host-ranks ranks] [--threads] [--windows] [-b bytes]
+//               [-e bytes] [-f factor] [-i calls] [-r rounds] [--json FILE]
+//   device_perf --device [-e bytes]
 //
-// One process per rank; devices are assigned to ranks in turn, so that several may share one. The
-// last ranks may do without: their data lie in memory of the host, and they make no use of CUDA.
-// For each size, rounds of `calls` collectives on a stream alternate with rounds of as many copies
-// of the same bytes within the device. It prints the medians of microseconds per call, of algorithm
-// and bus bandwidth as nccl-tests define them, and of the copy's bandwidth (bytes read, not read
-// and written). The last call of a size is checked. WEIR_BACKEND chooses Weir or the real NCCL. The
-// exit status is not 0 when a value was wrong or something failed.
+// A process or a thread for each rank; devices are assigned to ranks in turn, so that several may
+// share one. The last ranks may do without: their data lie in memory of the host, and they make no
+// use of CUDA. With --windows the buffers come from ncclMemAlloc and are registered as symmetric
+// windows. For each size, rounds of `calls` collectives on a stream alternate with rounds of as
+// many copies of the same bytes within the device; above 64 MiB there are fewer calls. It prints
+// the medians of microseconds per call, of algorithm and bus bandwidth as nccl-tests define them,
+// of the copy's bandwidth (bytes read, not read and written), and the time that memory traffic
+// allows: what the ranks of a device must read and write, at the rate at which one rank alone
+// copies. The last call of a size is checked. WEIR_BACKEND chooses Weir or the real NCCL. The exit
+// status is not 0 when a value was wrong or something failed.
+//
+// --device prints what the device itself does: copies, Weir's kernel, and pinned memory.
 #include <sys/mman.h>
 #include <time.h>
 
@@ -23,6 +29,7 @@
 
 #include "command_line/command_line.h"
 #include "fmt/format.h"
+#include "perf/device_perf/device_figures.h"
 #include "perf/device_perf/place.h"
 #include "perf/harness/launch.h"
 #include "weir/nccl.h"
@@ -34,6 +41,9 @@ struct Options {
   std::string collective = "all_reduce";
   int ranks = 2;
   int host_ranks = 0;
+  bool threads = false;
+  bool windows = false;
+  bool device = false;
   uint64_t bytes_min = 1 << 10;
   uint64_t bytes_max = 64 << 20;
   uint64_t factor = 4;
@@ -41,6 +51,23 @@ struct Options {
   int rounds = 7;
   std::string json;
 };
+
+constexpr uint64_t kLargeBytes = 64 << 20;
+constexpr int kLargeCalls = 3;
+constexpr int kLargeRounds = 3;
+// Of larger results the first so many elements are checked, and every kStride-th of the others.
+constexpr size_t kCheckedElements = size_t{1} << 22;
+constexpr size_t kStride = 127;
+
+// What `here` of n ranks, those of one device, must read and write of its memory, where each of
+// their largest buffers has so many bytes.
+double touched_bytes(const std::string& collective, int n, int here, double bytes) {
+  if (collective == "broadcast") return bytes * (1 + here);
+  if (collective == "all_gather" || collective == "reduce_scatter") {
+    return bytes * here * (1 + 1.0 / n);
+  }
+  return bytes * here * 2;
+}
 
 // The factor of bus bandwidth over algorithm bandwidth, where the size is that of a rank's largest
 // buffer: nccl-tests' doc/PERFORMANCE.md.
@@ -53,6 +80,7 @@ double bus_factor(const std::string& collective, int n) {
 struct Shared {
   std::atomic<int> id_is_there{0};
   std::atomic<int> gave_up{0};
+  std::atomic<int> met{0};
   ncclUniqueId id;
 };
 
@@ -78,7 +106,10 @@ double median(std::vector<double> values) {
 class Rank {
  public:
   Rank(const Options& options, int rank, Shared* shared)
-      : options_(options), rank_(rank), place_(rank, rank >= options.ranks - options.host_ranks) {
+      : options_(options),
+        rank_(rank),
+        shared_(shared),
+        place_(rank, rank >= options.ranks - options.host_ranks) {
     if (rank == 0) {
       require(ncclGetUniqueId(&shared->id), "ncclGetUniqueId");
       shared->id_is_there = 1;
@@ -88,24 +119,38 @@ class Rank {
       usleep(1000);
     }
     require(ncclCommInitRank(&comm_, options.ranks, shared->id, rank), "ncclCommInitRank");
-    send_ = place_.allocate(options.bytes_max);
-    recv_ = place_.allocate(options.bytes_max);
-    copy_ = place_.allocate(options.bytes_max);
+    // A whole element for each rank, whatever the size.
+    const uint64_t bytes =
+        std::max(options.bytes_max, sizeof(float) * static_cast<uint64_t>(options.ranks));
+    send_ = buffer(bytes, &windows_[0]);
+    recv_ = buffer(bytes, &windows_[1]);
+    copy_ = place_.allocate(bytes);
+    meet();
+    if (rank == 0) memory_rate_ = copied_alone(std::min(options.bytes_max, uint64_t{256} << 20));
+    meet();
   }
 
   void run() {
     if (rank_ == 0) {
       const bool mixed = options_.host_ranks > 0 && options_.host_ranks < options_.ranks;
-      fmt::print("{} of {} ranks on {}{}, float32, {} calls a round, medians of {} rounds\n\n",
-                 options_.collective, options_.ranks, place_.name(),
-                 mixed ? fmt::format(" and {} on the host", options_.host_ranks) : "",
-                 options_.calls, options_.rounds);
-      fmt::print("| bytes | time us | algbw GB/s | busbw GB/s | copy GB/s | busbw / copy |\n");
-      fmt::print("| ---: | ---: | ---: | ---: | ---: | ---: |\n");
+      fmt::print(
+          "{} of {} ranks on {}{}, float32, {}, {}, {} calls a round, medians of {} rounds; "
+          "one rank alone copies {:.1f} GB/s, read and written\n\n",
+          options_.collective, options_.ranks, place_.name(),
+          mixed ? fmt::format(" and {} on the host", options_.host_ranks) : "",
+          options_.threads ? "threads" : "processes",
+          options_.windows ? "windows" : "plain buffers", options_.calls, options_.rounds,
+          memory_rate_);
+      fmt::print(
+          "| bytes | time us | algbw GB/s | busbw GB/s | copy GB/s | busbw / copy | "
+          "memory us | time / memory |\n");
+      fmt::print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n");
     }
-    for (uint64_t bytes = options_.bytes_min; bytes <= options_.bytes_max;
-         bytes *= options_.factor) {
-      measure(bytes);
+    uint64_t bytes = options_.bytes_min;
+    for (; bytes < options_.bytes_max; bytes *= options_.factor) measure(bytes);
+    measure(options_.bytes_max);
+    for (ncclWindow_t window : windows_) {
+      if (window != nullptr) require(ncclCommWindowDeregister(comm_, window), "WindowDeregister");
     }
     require(ncclCommDestroy(comm_), "ncclCommDestroy");
     if (rank_ == 0 && !options_.json.empty()) {
@@ -116,9 +161,38 @@ class Rank {
   }
 
  private:
-  // A whole number of floats for each rank.
+  // Of all ranks. Throws std::runtime_error where one has given up.
+  void meet() {
+    meetings_ += options_.ranks;
+    ++shared_->met;
+    while (shared_->met < meetings_) {
+      if (shared_->gave_up != 0) fail("another rank has given up");
+      usleep(100);
+    }
+  }
+
+  void* buffer(uint64_t bytes, ncclWindow_t* window) {
+    if (!options_.windows) return place_.allocate(bytes);
+    void* memory = nullptr;
+    require(ncclMemAlloc(&memory, bytes), "ncclMemAlloc");
+    require(ncclCommWindowRegister(comm_, memory, bytes, window, NCCL_WIN_COLL_SYMMETRIC),
+            "ncclCommWindowRegister");
+    return memory;
+  }
+
+  // GB/s, read and written.
+  double copied_alone(uint64_t bytes) {
+    std::vector<double> times_us;
+    for (int round = -1; round < kLargeRounds; ++round) {
+      const double time_us = round_us(kLargeCalls, [&] { place_.copy(copy_, send_, bytes); });
+      if (round >= 0) times_us.push_back(time_us);
+    }
+    return 2e-3 * static_cast<double>(bytes) / median(times_us);
+  }
+
+  // A whole number of floats for each rank, at least one.
   uint64_t count_of(uint64_t bytes) const {
-    return bytes / sizeof(float) / static_cast<uint64_t>(options_.ranks);
+    return std::max<uint64_t>(bytes / sizeof(float) / static_cast<uint64_t>(options_.ranks), 1);
   }
 
   void collective(uint64_t bytes) {
@@ -172,7 +246,7 @@ class Rank {
     std::vector<float> got(size);
     place_.copy(got.data(), recv_, size * sizeof(float));
     place_.synchronize();
-    for (size_t i = 0; i < size; ++i) {
+    for (size_t i = 0; i < size; i += i < kCheckedElements ? 1 : kStride) {
       if (got[i] == wanted(i, part)) continue;
       fail(fmt::format("{} bytes: element {} is {} and should be {}", bytes, i, got[i],
                        wanted(i, part)));
@@ -180,25 +254,27 @@ class Rank {
   }
 
   template <typename Call>
-  double round_us(const Call& one) {
+  double round_us(int calls, const Call& one) {
     const double begin_us = now_us();
-    for (int i = 0; i < options_.calls; ++i) one();
+    for (int i = 0; i < calls; ++i) one();
     place_.synchronize();
-    return (now_us() - begin_us) / options_.calls;
+    return (now_us() - begin_us) / calls;
   }
 
   void measure(uint64_t asked) {
     const uint64_t bytes = count_of(asked) * sizeof(float) * static_cast<uint64_t>(options_.ranks);
-    if (bytes == 0) return;
+    const bool large = bytes > kLargeBytes;
+    const int calls = large ? std::min(options_.calls, kLargeCalls) : options_.calls;
+    const int rounds = large ? std::min(options_.rounds, kLargeRounds) : options_.rounds;
     std::vector<float> input(bytes / sizeof(float));
     for (size_t i = 0; i < input.size(); ++i) input[i] = given(rank_, i);
     place_.copy(send_, input.data(), bytes);
     place_.synchronize();
     std::vector<double> times_us;
     std::vector<double> copies_us;
-    for (int round = -1; round < options_.rounds; ++round) {  // the first one warms up
-      const double time_us = round_us([&] { collective(bytes); });
-      const double copy_us = round_us([&] { place_.copy(copy_, send_, bytes); });
+    for (int round = -1; round < rounds; ++round) {  // the first one warms up
+      const double time_us = round_us(calls, [&] { collective(bytes); });
+      const double copy_us = round_us(calls, [&] { place_.copy(copy_, send_, bytes); });
       if (round < 0) continue;
       times_us.push_back(time_us);
       copies_us.push_back(copy_us);
@@ -209,8 +285,15 @@ class Rank {
     const double algorithm = 1e-3 * static_cast<double>(bytes) / time_us;
     const double bus = algorithm * bus_factor(options_.collective, options_.ranks);
     const double copy = 1e-3 * static_cast<double>(bytes) / median(copies_us);
-    fmt::print("| {} | {:.2f} | {:.3f} | {:.3f} | {:.3f} | {:.3f} |\n", bytes, time_us, algorithm,
-               bus, copy, bus / copy);
+    // Ranks on the host have no such memory.
+    const int devices = options_.host_ranks > 0 ? 0 : place_.device_count();
+    const int here = devices > 0 ? (options_.ranks + devices - 1) / devices : 0;
+    const double memory_us =
+        touched_bytes(options_.collective, options_.ranks, here, static_cast<double>(bytes)) /
+        memory_rate_ * 1e-3;
+    fmt::print("| {} | {:.2f} | {:.3f} | {:.3f} | {:.3f} | {:.3f} | {:.2f} | {} |\n", bytes,
+               time_us, algorithm, bus, copy, bus / copy, memory_us,
+               here > 0 ? fmt::format("{:.2f}", time_us / memory_us) : "-");
     std::fflush(stdout);
     rows_.push_back({{"collective", options_.collective},
                      {"ranks", options_.ranks},
@@ -220,12 +303,19 @@ class Rank {
                      {"time_us", time_us},
                      {"algbw_gb_s", algorithm},
                      {"busbw_gb_s", bus},
-                     {"copy_gb_s", copy}});
+                     {"copy_gb_s", copy},
+                     {"threads", options_.threads},
+                     {"windows", options_.windows},
+                     {"memory_us", memory_us}});
   }
 
   const Options& options_;
   const int rank_;
+  Shared* const shared_;
   Place place_;
+  int meetings_ = 0;
+  double memory_rate_ = 0;
+  ncclWindow_t windows_[2] = {};
   ncclComm_t comm_ = nullptr;
   void* send_ = nullptr;
   void* recv_ = nullptr;
@@ -238,7 +328,7 @@ int run(const Options& options) {
       mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return 1;
   auto* shared = new (memory) Shared;
-  return run_processes(options.ranks, "device_perf", [&](int rank) {
+  const auto body = [&](int rank) {
     try {
       Rank(options, rank, shared).run();
       return 0;
@@ -247,7 +337,9 @@ int run(const Options& options) {
       fmt::print(stderr, "device_perf: rank {}: {}\n", rank, error.what());
       return 1;
     }
-  });
+  };
+  return options.threads ? run_threads(options.ranks, body)
+                         : run_processes(options.ranks, "device_perf", body);
 }
 
 }  // namespace
@@ -260,10 +352,13 @@ int main(int argc, char** argv) {
   app.add_option("-c,--collective", options.collective)
       .one_of({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "alltoall", "sendrecv"})
       .show_default();
-  app.add_option("-n,--ranks", options.ranks, "processes").range(1, 64).show_default();
+  app.add_option("-n,--ranks", options.ranks, "processes or threads").range(1, 64).show_default();
   app.add_option("--host-ranks", options.host_ranks, "the last so many have no device")
       .range(0, 64)
       .show_default();
+  app.add_flag("--threads", options.threads, "ranks are threads of one process");
+  app.add_flag("--windows", options.windows, "buffers are symmetric windows");
+  app.add_flag("--device", options.device, "what the device itself does, without collectives");
   app.add_option("-b,--bytes-min", options.bytes_min, "of the largest buffer of a rank; also 64KB")
       .size()
       .show_default();
@@ -283,5 +378,10 @@ int main(int argc, char** argv) {
                options.ranks);
     return 2;
   }
+  if (options.host_ranks > 0 && (options.windows || options.threads)) {
+    fmt::print(stderr, "device_perf: ranks on the host are processes and have no windows\n");
+    return 2;
+  }
+  if (options.device) return weir::perf::device_figures(options.bytes_max);
   return weir::perf::run(options);
 }

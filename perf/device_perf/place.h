@@ -21,6 +21,7 @@ class Place {
   }
 
   std::string name() const { return device_ ? device_->name() : "the host"; }
+  int device_count() const { return device_ ? device_->device_count() : 0; }
   void* stream() const { return device_ ? device_->stream() : nullptr; }
   // Lives as long as the process.
   void* allocate(size_t bytes) const {
