@@ -3,19 +3,20 @@
 // strict libcuda of the tests (tests/nccl/strict_cuda) does. The driver's API alone, looked up at
 // run time.
 //
-//   driver_probe            every experiment in a process of its own, 20 s each; a line for each
+//   driver_probe            every experiment in a process of its own, 20 s each (calls: 60 s); a
+//                           line for each
 //   driver_probe NAME [X]   one experiment
+//   driver_probe list       the experiments: a line "VARIABLE=VALUE|- NAME [X]" for each
 //
 // A line is "NAME key=value … model=…". `model` is "as assumed", or says what the model does
 // instead, or "-" where it assumes nothing (times). The exit status is 77 without a device, 1 where
 // an experiment fails or does not end, else 0, also where the model differs: the table is for
 // people.
-#include <dlfcn.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -26,198 +27,17 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <memory>
 #include <new>
 #include <string>
 #include <string_view>
 #include <thread>
-#include <utility>
 #include <vector>
 
+#include "gpu/probe_processes.h"
+#include "gpu/probe_support.h"
+
+namespace weir::probe {
 namespace {
-
-constexpr unsigned kExperimentSeconds = 20;
-constexpr int kSkipped = 77;
-constexpr int kFailed = 3;
-
-using Handle = void*;
-using DeviceAddress = unsigned long long;
-
-void* g_library = nullptr;
-Handle g_context = nullptr;
-
-// cuda.h is not needed to build the probe; -1: the driver has no such function.
-template <typename... Arguments>
-int cu(const char* name, Arguments... arguments) {
-  auto function = reinterpret_cast<int (*)(Arguments...)>(dlsym(g_library, name));
-  return function == nullptr ? -1 : function(arguments...);
-}
-
-[[noreturn]] void end(int status) {
-  std::fflush(stdout);
-  _exit(status);
-}
-
-void need(int result, const char* what) {
-  if (result == 0) return;
-  std::printf("FAILED %s: error %d\n", what, result);
-  end(kFailed);
-}
-
-double now_us() {
-  return std::chrono::duration<double, std::micro>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
-void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-void use_context() { need(cu("cuCtxSetCurrent", g_context), "cuCtxSetCurrent"); }
-
-void open_driver() {
-  g_library = dlopen("libcuda.so.1", RTLD_NOW);
-  if (g_library == nullptr) {
-    std::printf("skipped: %s\n", dlerror());
-    end(kSkipped);
-  }
-  int count = 0;
-  if (cu("cuInit", 0U) != 0 || cu("cuDeviceGetCount", &count) != 0 || count == 0) {
-    std::printf("skipped: the driver has no device\n");
-    end(kSkipped);
-  }
-  int device = 0;
-  need(cu("cuDeviceGet", &device, 0), "cuDeviceGet");
-  need(cu("cuDevicePrimaryCtxRetain", &g_context, device), "cuDevicePrimaryCtxRetain");
-  use_context();
-}
-
-constexpr unsigned kNonBlocking = 1;
-
-Handle new_stream(unsigned flags = kNonBlocking) {
-  Handle stream = nullptr;
-  need(cu("cuStreamCreate", &stream, flags), "cuStreamCreate");
-  return stream;
-}
-
-// Words that device and host share, a cache line apart.
-class Flags {
- public:
-  Flags() {
-    void* memory = nullptr;
-    need(cu("cuMemHostAlloc", &memory, size_t{kCount * 64}, 3U), "cuMemHostAlloc");
-    std::memset(memory, 0, kCount * 64);
-    words_ = static_cast<uint32_t*>(memory);
-  }
-  std::atomic_ref<uint32_t> operator[](size_t index) const {
-    return std::atomic_ref(words_[index * 16]);
-  }
-  DeviceAddress address(size_t index) const {
-    return reinterpret_cast<uintptr_t>(words_ + index * 16);
-  }
-
- private:
-  static constexpr size_t kCount = 128;
-  uint32_t* words_ = nullptr;
-};
-
-DeviceAddress device_memory(size_t bytes) {
-  DeviceAddress memory = 0;
-  need(cu("cuMemAlloc_v2", &memory, bytes), "cuMemAlloc");
-  return memory;
-}
-
-// Memory made by mapping, for this device; 0: the driver refuses it.
-constexpr size_t kMappedBytes = 2 << 20;
-DeviceAddress mapped_memory() {
-  struct Location {
-    int type;
-    int id;
-  };
-  struct {
-    int type;
-    int handle_types;
-    Location location;
-    void* unused[2];
-  } const wanted{1, 1, {1, 0}, {}};  // pinned, by descriptors, of device 0
-  struct {
-    Location location;
-    int flags;
-  } const access{{1, 0}, 3};  // to read and write
-  DeviceAddress handle = 0;
-  DeviceAddress at = 0;
-  const bool made =
-      cu("cuMemCreate", &handle, kMappedBytes, static_cast<const void*>(&wanted), 0ULL) == 0 &&
-      cu("cuMemAddressReserve", &at, kMappedBytes, size_t{0}, 0ULL, 0ULL) == 0 &&
-      cu("cuMemMap", at, kMappedBytes, size_t{0}, handle, 0ULL) == 0 &&
-      cu("cuMemSetAccess", at, kMappedBytes, static_cast<const void*>(&access), size_t{1}) == 0;
-  return made ? at : 0;
-}
-
-int wait_at_least(Handle stream, const Flags& flags, size_t index, uint32_t value) {
-  return cu("cuStreamWaitValue32_v2", stream, flags.address(index), value, 0U);
-}
-int write_value(Handle stream, const Flags& flags, size_t index, uint32_t value) {
-  return cu("cuStreamWriteValue32_v2", stream, flags.address(index), value, 0U);
-}
-int copy(Handle stream, DeviceAddress to, DeviceAddress from, size_t bytes) {
-  return cu("cuMemcpyAsync", to, from, bytes, stream);
-}
-
-// A kernel that does nothing, in a module of its own; nullptr: the driver refuses it.
-Handle load_kernel(int number) {
-  char text[128];
-  std::snprintf(text, sizeof text,
-                ".version 6.3\n.target sm_75\n.address_size 64\n.visible .entry k%d() { ret; }\n",
-                number);
-  char name[16];
-  std::snprintf(name, sizeof name, "k%d", number);
-  Handle module = nullptr;
-  Handle kernel = nullptr;
-  if (cu("cuModuleLoadData", &module, static_cast<const void*>(text)) != 0) return nullptr;
-  if (cu("cuModuleGetFunction", &kernel, module, static_cast<const char*>(name)) != 0) {
-    return nullptr;
-  }
-  return kernel;
-}
-
-int launch(Handle stream, Handle kernel) {
-  return cu("cuLaunchKernel", kernel, 1U, 1U, 1U, 32U, 1U, 1U, 0U, stream,
-            static_cast<void**>(nullptr), static_cast<void**>(nullptr));
-}
-
-// Runs in a thread with the context, which may never end.
-struct Timed {
-  bool ended;
-  double us;
-};
-Timed within(int ms, std::function<void()> action) {
-  auto done = std::make_shared<std::atomic<bool>>(false);
-  const double begin = now_us();
-  std::thread([action = std::move(action), done] {
-    use_context();
-    action();
-    *done = true;
-  }).detach();
-  while (!*done && now_us() - begin < ms * 1e3) {
-    std::this_thread::sleep_for(std::chrono::microseconds(50));
-  }
-  return {*done, now_us() - begin};
-}
-
-std::string connections() {
-  const char* set = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
-  return set == nullptr ? "8" : set;
-}
-
-void say_model(bool same, const std::string& assumed) {
-  std::printf(" model=%s\n", same ? "as assumed" : ("differs: assumes " + assumed).c_str());
-}
 
 // ---- Which streams stand behind one that waits --------------------------------------------------
 
@@ -401,15 +221,41 @@ void lazy(const char* /*unused*/) {
 
 // ---- Which calls wait for a stream that waits ---------------------------------------------------
 
+// A process with memory of its own that others can open, until it is told.
+struct Owner {
+  std::atomic<uint32_t> turn;
+  IpcHandle handle;
+};
+Owner* start_owner() {
+  void* memory =
+      mmap(nullptr, sizeof(Owner), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) need(errno, "mmap");
+  auto* owner = new (memory) Owner{};
+  if (fork() != 0) {
+    while (owner->turn != 1) sleep_ms(1);
+    return owner;
+  }
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  alarm(kCallsSeconds);
+  open_driver();
+  need(cu("cuIpcGetMemHandle", static_cast<void*>(&owner->handle), device_memory(kMappedUnit)),
+       "cuIpcGetMemHandle");
+  owner->turn = 1;
+  while (owner->turn != 2) sleep_ms(1);
+  end(0);
+}
+
 void calls(const char* /*unused*/) {
+  Owner* const owner = start_owner();
+  open_driver();
   const Flags flags;
   const DeviceAddress memory = device_memory(1 << 20);
   DeviceAddress gone = device_memory(1 << 20);
   void* host = nullptr;
   need(cu("cuMemHostAlloc", &host, size_t{4096}, 3U), "cuMemHostAlloc");
-  alignas(4096) static char page[4096];
-  need(cu("cuMemHostRegister_v2", static_cast<void*>(page), sizeof page, 3U), "cuMemHostRegister");
-  const DeviceAddress mapped = mapped_memory();
+  void* ordinary = std::aligned_alloc(4096, 1 << 20);
+  const unsigned long long made = made_memory(kMappedUnit);
+  const DeviceAddress range = reserved_addresses(kMappedUnit);
   const Handle stream = new_stream();
   const Handle old = new_stream();
   const Handle proxy = new_stream();
@@ -424,34 +270,46 @@ void calls(const char* /*unused*/) {
   static DeviceAddress base;
   static size_t size;
   static Handle out;
+  static DeviceAddress opened;
+  static std::atomic<int> result;
+  enum Model { kReturns, kWaits, kNotThere };
   struct Call {
     const char* name;
-    bool waits;  // on the model
-    std::function<void()> run;
+    Model model;
+    std::function<int()> run;
   };
   const std::vector<Call> all = {
-      {"cuPointerGetAttributes", false,
+      {"cuPointerGetAttributes", kReturns,
        [=] {
          int attributes[] = {2};
          void* data[] = {&type};
-         cu("cuPointerGetAttributes", 1U, &attributes[0], &data[0], memory);
+         return cu("cuPointerGetAttributes", 1U, &attributes[0], &data[0], memory);
        }},
-      {"cuMemGetAddressRange", false, [=] { cu("cuMemGetAddressRange_v2", &base, &size, memory); }},
-      {"cuIpcGetMemHandle", false,
-       [=] { cu("cuIpcGetMemHandle", static_cast<void*>(handle), memory); }},
-      {"cuStreamQuery", false, [=] { cu("cuStreamQuery", stream); }},
-      {"cuEventCreate", false, [] { cu("cuEventCreate", &out, 2U); }},
-      {"cuEventDestroy", false, [=] { cu("cuEventDestroy_v2", event); }},
-      {"cuStreamCreate", false, [] { cu("cuStreamCreate", &out, kNonBlocking); }},
-      {"cuStreamDestroy", false, [=] { cu("cuStreamDestroy_v2", old); }},
-      {"cuMemHostAlloc", false,
-       [] { cu("cuMemHostAlloc", reinterpret_cast<void**>(&out), size_t{8 << 20}, 3U); }},
-      {"cuMemAlloc", false, [] { cu("cuMemAlloc_v2", &base, size_t{64 << 20}); }},
-      {"cuModuleLoadData", true, [] { static_cast<void>(load_kernel(2)); }},
-      {"cuMemHostUnregister", true, [] { cu("cuMemHostUnregister", static_cast<void*>(page)); }},
-      {"cuMemUnmap", true, [=] { cu("cuMemUnmap", mapped, kMappedBytes); }},
-      {"cuMemFreeHost", true, [=] { cu("cuMemFreeHost", host); }},
-      {"cuMemFree", true, [=] { cu("cuMemFree_v2", gone); }},
+      {"cuMemGetAddressRange", kReturns,
+       [=] { return cu("cuMemGetAddressRange_v2", &base, &size, memory); }},
+      {"cuIpcGetMemHandle", kReturns,
+       [=] { return cu("cuIpcGetMemHandle", static_cast<void*>(handle), memory); }},
+      {"cuIpcOpenMemHandle", kReturns,
+       [=] { return cu("cuIpcOpenMemHandle_v2", &opened, owner->handle, 1U); }},
+      {"cuIpcCloseMemHandle", kNotThere, [] { return cu("cuIpcCloseMemHandle", opened); }},
+      {"cuStreamQuery", kReturns,
+       [=] { return cu("cuStreamQuery", stream) == kNotReady ? 0 : -1; }},
+      {"cuEventCreate", kReturns, [] { return cu("cuEventCreate", &out, 2U); }},
+      {"cuEventDestroy", kReturns, [=] { return cu("cuEventDestroy_v2", event); }},
+      {"cuStreamCreate", kReturns, [] { return cu("cuStreamCreate", &out, kNonBlocking); }},
+      {"cuStreamDestroy", kReturns, [=] { return cu("cuStreamDestroy_v2", old); }},
+      {"cuMemHostAlloc", kReturns,
+       [] { return cu("cuMemHostAlloc", reinterpret_cast<void**>(&out), size_t{8 << 20}, 3U); }},
+      {"cuMemHostRegister", kNotThere,
+       [=] { return cu("cuMemHostRegister_v2", ordinary, size_t{1 << 20}, 3U); }},
+      {"cuMemHostUnregister", kNotThere, [=] { return cu("cuMemHostUnregister", ordinary); }},
+      {"cuMemAlloc", kReturns, [] { return cu("cuMemAlloc_v2", &base, size_t{64 << 20}); }},
+      {"cuMemMap", kReturns, [=] { return map(range, kMappedUnit, made); }},
+      {"cuMemSetAccess", kReturns, [=] { return give_access(range, kMappedUnit); }},
+      {"cuMemUnmap", kReturns, [=] { return cu("cuMemUnmap", range, kMappedUnit); }},
+      {"cuModuleLoadData", kWaits, [] { return load_kernel(2) == nullptr ? -1 : 0; }},
+      {"cuMemFreeHost", kWaits, [=] { return cu("cuMemFreeHost", host); }},
+      {"cuMemFree", kWaits, [=] { return cu("cuMemFree_v2", gone); }},
   };
   need(wait_at_least(stream, flags, 0, 1), "cuStreamWaitValue32");
   sleep_ms(20);
@@ -459,16 +317,20 @@ void calls(const char* /*unused*/) {
   std::string others;
   uint32_t round = 1;
   for (const Call& call : all) {
-    const Timed timed = within(1000, call.run);
+    result = 0;
+    const Timed timed = within(1000, [&call] { result = call.run(); });
     bool locked_out = false;
     if (!timed.ended) {
       locked_out = !within(1000, [=] { copy(proxy, memory, memory + 4096, 64); }).ended;
     }
     std::printf(" %s=%s", call.name,
-                timed.ended  ? (std::to_string(static_cast<int>(timed.us)) + "us").c_str()
-                : locked_out ? "WAITS,LOCKS_OTHERS_OUT"
-                             : "WAITS");
-    if (timed.ended == call.waits) others += (others.empty() ? "" : ", ") + std::string(call.name);
+                timed.ended && result != 0 ? ("error" + std::to_string(result)).c_str()
+                : timed.ended ? (std::to_string(static_cast<int>(timed.us)) + "us").c_str()
+                : locked_out  ? "WAITS,LOCKS_OTHERS_OUT"
+                              : "WAITS");
+    const bool differs = call.model != kNotThere && timed.ended == (call.model == kWaits);
+    if (differs && (!timed.ended || result == 0))
+      others += (others.empty() ? "" : ", ") + std::string(call.name);
     if (!timed.ended) {
       flags[0] = round;
       cu("cuStreamSynchronize", stream);
@@ -478,14 +340,10 @@ void calls(const char* /*unused*/) {
   }
   say_model(others.empty(), "the opposite of " + others);
   flags[0] = round;
+  owner->turn = 2;
 }
 
 // ---- Times --------------------------------------------------------------------------------------
-
-void await(const Flags& flags, size_t index, uint32_t value) {
-  while (flags[index].load() != value) {
-  }
-}
 
 void times(const char* /*unused*/) {
   constexpr size_t kCopied = 32 << 20;
@@ -595,78 +453,16 @@ void legacy(const char* /*unused*/) {
 void leaving(const char* /*unused*/) {
   const Flags flags;
   need(wait_at_least(new_stream(), flags, 0, 1), "cuStreamWaitValue32");
-  std::printf("leaving");
+  std::printf("leaving model=as assumed, if the status is 0\n");
   std::fflush(stdout);
   std::exit(0);  // with the driver's exit handlers, unlike the others
 }
 
-// ---- Two processes, one device ------------------------------------------------------------------
-
-struct Shared {
-  std::array<std::atomic<uint32_t>, 8 * 16> words;
-  char handle[64];
-};
-
-void two_processes(const char* /*unused*/) {
-  constexpr size_t kBytes = 256 << 20;
-  void* memory =
-      mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) need(errno, "mmap");
-  auto* shared = new (memory) Shared{};
-  const pid_t child = fork();
-  const size_t own = child != 0 ? 0 : 1;
-  open_driver();
-  const Flags flags;
-  const Handle stream = new_stream();
-  const DeviceAddress buffer = device_memory(kBytes);
-  std::atomic<uint32_t>& turn = shared->words[0];
-  std::vector<double> exchanges;
-  for (uint32_t i = 1; i <= 200; ++i) {
-    write_value(stream, flags, 0, i);
-    wait_at_least(stream, flags, 1, i);
-    write_value(stream, flags, 2, i);
-    const double begin = now_us();
-    await(flags, 0, i);
-    shared->words[16 * (1 + own)] = i;
-    while (shared->words[16 * (2 - own)] < i) {
-    }
-    flags[1] = i;
-    await(flags, 2, i);
-    exchanges.push_back(now_us() - begin);
-  }
-  if (own == 1) {
-    need(cu("cuIpcGetMemHandle", static_cast<void*>(shared->handle), buffer), "cuIpcGetMemHandle");
-    turn = 1;
-    while (turn != 2) sleep_ms(1);
-    end(0);
-  }
-  while (turn != 1) sleep_ms(1);
-  struct IpcHandle {
-    char bytes[64];
-  } handle{};
-  std::memcpy(handle.bytes, shared->handle, sizeof handle.bytes);
-  DeviceAddress peer = 0;
-  double begin = now_us();
-  const int opened = cu("cuIpcOpenMemHandle_v2", &peer, handle, 1U);
-  const double open_us = now_us() - begin;
-  std::vector<double> copies;
-  for (uint32_t i = 1; opened == 0 && i <= 20; ++i) {
-    begin = now_us();
-    copy(stream, buffer, peer, kBytes);
-    write_value(stream, flags, 3, i);
-    await(flags, 3, i);
-    copies.push_back(now_us() - begin);
-  }
-  std::printf("two_processes exchange_us=%.1f ipc_open=%d open_us=%.0f copy_read_and_written_GBps=",
-              median(exchanges), opened, open_us);
-  std::printf("%.0f", copies.empty() ? 0.0 : 2e-3 * kBytes / median(copies));
-  say_model(opened == 0, "that memory of another process can be opened");
-  turn = 2;
-  waitpid(child, nullptr, 0);
-}
-
 void facts(const char* /*unused*/) {
   int version = 0;
+  int devices = 0;
+  size_t free_bytes = 0;
+  size_t all_bytes = 0;
   char name[128] = "";
   int memory_operations = 0;
   int wait_nor = 0;
@@ -674,15 +470,19 @@ void facts(const char* /*unused*/) {
   int least = 0;
   int greatest = 0;
   cu("cuDriverGetVersion", &version);
+  cu("cuDeviceGetCount", &devices);
+  cu("cuMemGetInfo_v2", &free_bytes, &all_bytes);
   cu("cuDeviceGetName", static_cast<char*>(name), 128, 0);
   cu("cuDeviceGetAttribute", &memory_operations, 122, 0);
   cu("cuDeviceGetAttribute", &wait_nor, 123, 0);
   cu("cuDeviceGetAttribute", &ipc_events, 133, 0);
   cu("cuCtxGetStreamPriorityRange", &least, &greatest);
   std::printf(
-      "facts driver=%d device='%s' attributes_122_123=%d,%d attribute_133=%d priorities=%d..%d "
+      "facts driver=%d devices=%d memory_MiB=%zu device='%s' attributes_122_123=%d,%d "
+      "attribute_133=%d priorities=%d..%d "
       "model=-\n",
-      version, name, memory_operations, wait_nor, ipc_events, least, greatest);
+      version, devices, all_bytes >> 20, name, memory_operations, wait_nor, ipc_events, least,
+      greatest);
 }
 
 // ---- All of them --------------------------------------------------------------------------------
@@ -697,7 +497,7 @@ constexpr Experiment kExperiments[] = {
     {"calls", calls},     {"times", times},
     {"graph", graph},     {"legacy", legacy},
     {"leaving", leaving}, {"two_processes", two_processes},
-    {"running", running},
+    {"running", running}, {"two_processes_by_descriptor", two_processes_by_descriptor},
 };
 
 struct Run {
@@ -726,14 +526,26 @@ constexpr Run kRuns[] = {
     {nullptr, "legacy", ""},
     {nullptr, "leaving", ""},
     {nullptr, "two_processes", ""},
+    {nullptr, "two_processes_by_descriptor", ""},
 };
 
+int list() {
+  for (const Run& run : kRuns) {
+    std::printf("%s %s %s\n", run.variable == nullptr ? "-" : run.variable, run.name, run.argument);
+  }
+  return 0;
+}
+
 int run_one(const char* name, const char* argument) {
+  if (std::strcmp(name, "list") == 0) return list();
   for (const Experiment& experiment : kExperiments) {
     if (std::strcmp(experiment.name, name) != 0) continue;
-    alarm(kExperimentSeconds);
-    // The parent of two processes opens the driver after it has forked.
-    if (experiment.run != two_processes) open_driver();
+    alarm(experiment.run == calls ? kCallsSeconds : kExperimentSeconds);
+    // Parents open the driver after they have forked.
+    if (experiment.run != calls && experiment.run != two_processes &&
+        experiment.run != two_processes_by_descriptor) {
+      open_driver();
+    }
     experiment.run(argument);
     end(0);
   }
@@ -759,11 +571,11 @@ int run_all(const char* program) {
     if (WIFEXITED(status) && WEXITSTATUS(status) == kSkipped) return kSkipped;
     const bool good = WIFEXITED(status) && WEXITSTATUS(status) == 0;
     if (std::strcmp(run.name, "leaving") == 0) {
-      std::printf(" status=%d ms=%.0f", status, (now_us() - begin) * 1e-3);
+      std::printf("leaving status=%d ms=%.0f", status, (now_us() - begin) * 1e-3);
       say_model(good, "that a process can end while a stream waits");
     } else if (!good && WIFSIGNALED(status)) {
       std::printf("%s %s: ended by signal %d%s\n", run.name, run.argument, WTERMSIG(status),
-                  WTERMSIG(status) == SIGALRM ? " (20 s were over)" : "");
+                  WTERMSIG(status) == SIGALRM ? " (its time was over)" : "");
     }
     if (!good) worst = 1;
   }
@@ -771,8 +583,10 @@ int run_all(const char* program) {
 }
 
 }  // namespace
+}  // namespace weir::probe
 
 int main(int argc, char** argv) {
   setvbuf(stdout, nullptr, _IOLBF, 0);
-  return argc > 1 ? run_one(argv[1], argc > 2 ? argv[2] : "") : run_all(argv[0]);
+  if (argc == 1) return weir::probe::run_all(argv[0]);
+  return weir::probe::run_one(argv[1], argc > 2 ? argv[2] : "");
 }
