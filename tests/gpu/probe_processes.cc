@@ -38,15 +38,14 @@ void two_processes(const char* /*unused*/) {
   const DeviceAddress buffer = device_memory(kBytes);
   std::atomic<uint32_t>& turn = shared->words[0];
   std::vector<double> exchanges;
-  for (uint32_t i = 1; i <= 200; ++i) {
+  for (uint32_t i = 1; i <= 100; ++i) {
     write_value(stream, flags, 0, i);
     wait_at_least(stream, flags, 1, i);
     write_value(stream, flags, 2, i);
     const double begin = now_us();
     await(flags, 0, i);
     shared->words[16 * (1 + own)] = i;
-    while (shared->words[16 * (2 - own)] < i) {
-    }
+    spin_until([&] { return shared->words[16 * (2 - own)] >= i; });
     flags[1] = i;
     await(flags, 2, i);
     exchanges.push_back(now_us() - begin);

@@ -189,9 +189,14 @@ inline int launch(Handle stream, Handle kernel) {
             static_cast<void**>(nullptr), static_cast<void**>(nullptr));
 }
 
-inline void await(const Flags& flags, size_t index, uint32_t value) {
-  while (flags[index].load() != value) {
+// Gives the processor away after a while: the machine may have fewer than there are that wait.
+inline void spin_until(const std::function<bool()>& done) {
+  for (int spins = 0; !done(); ++spins) {
+    if (spins > 10'000) std::this_thread::yield();
   }
+}
+inline void await(const Flags& flags, size_t index, uint32_t value) {
+  spin_until([&] { return flags[index].load() == value; });
 }
 
 // Runs in a thread with the context, which may never end.
