@@ -27,6 +27,18 @@ def tensor_of(rows, columns):
     return torch.randn(rows, columns, generator=generator)
 
 
+def expect_objects(call, **more):
+    """`call` moves nothing but objects and `more`, and each byte of them is counted."""
+    schemes.forget_served()
+    with schemes.Objects() as objects:
+        call()
+    counts = ranks.served()
+    counts.pop("BARRIER", None)
+    assert objects.own, "no object was moved"
+    expected = {**objects.expected(), **more}
+    assert {name: count.bytes for name, count in counts.items()} == expected, (counts, expected)
+
+
 def test_checkpoints_are_loaded_in_other_shards(rank, size):
     mesh = init_device_mesh("cpu", (size,))
     tensors = {"even": tensor_of(8, 4), "uneven": tensor_of(7, 5), "few": tensor_of(1, 3)}
@@ -35,7 +47,7 @@ def test_checkpoints_are_loaded_in_other_shards(rank, size):
         return {name: distribute_tensor(t, mesh, [how]) for name, t in tensors.items()}
 
     state = {**placed(Shard(0)), "step": 17, "text": f"of rank {rank}", "plain": tensor_of(3, 3)}
-    dcp.save(state, checkpoint_id=folder("shards"))
+    expect_objects(lambda: dcp.save(state, checkpoint_id=folder("shards")))
     for how in (Shard(0), Shard(1), Replicate()):
         loaded = {
             **{
@@ -47,24 +59,27 @@ def test_checkpoints_are_loaded_in_other_shards(rank, size):
             "step": 0,
             "plain": torch.zeros(3, 3),
         }
-        dcp.load(loaded, checkpoint_id=folder("shards"))
+        expect_objects(lambda: dcp.load(loaded, checkpoint_id=folder("shards")))
         assert loaded["step"] == 17
         assert torch.equal(loaded["plain"], tensor_of(3, 3))
         for name, tensor in tensors.items():
             assert torch.equal(loaded[name].full_tensor(), tensor), (name, how)
-    counts = ranks.served()
-    assert "ALLGATHER" in counts or "GATHER" in counts, counts
+    ranks.served()
 
 
 def test_a_checkpoint_in_the_background(rank, size):
     group = dist.new_group(list(range(size)))
     tensor = tensor_of(100, 10)
     state = {"tensor": tensor.clone()}
-    saved = dcp.async_save(state, checkpoint_id=folder("background"), process_group=group)
-    # Training goes on, and changes what has been staged.
-    for _ in range(5):
-        dist.all_reduce(state["tensor"])
-    saved.result()
+
+    def save_and_go_on():
+        saved = dcp.async_save(state, checkpoint_id=folder("background"), process_group=group)
+        # Training goes on, and changes what has been staged.
+        for _ in range(5):
+            dist.all_reduce(state["tensor"])
+        saved.result()
+
+    expect_objects(save_and_go_on, ALLREDUCE=5 * tensor.nbytes)
     loaded = {"tensor": torch.zeros(100, 10)}
     dcp.load(loaded, checkpoint_id=folder("background"))
     assert torch.equal(loaded["tensor"], tensor)
@@ -101,8 +116,18 @@ def test_objects_of_different_sizes(rank, size):
         objects = [None, None]
         dist.recv_object_list(objects, 0)
         assert objects[0]["rank"] == 3 and objects[1] == "to 1"
-    counts = ranks.served()
-    assert {"ALLGATHER", "BROADCAST", "SCATTER", "GATHER"} <= set(counts), counts
+    # First the lengths, of 8 bytes each, then the objects, each as long as the longest.
+    lengths = [schemes.bytes_of_object(of(r)) for r in range(size)]
+    longest, second = max(lengths), schemes.bytes_of_object("second")
+    sent = 16 + schemes.bytes_of_object(of(3)) + schemes.bytes_of_object("to 1")
+    expected = {
+        "ALLGATHER": (8 + longest) + 8 * size,
+        "BROADCAST": sum(lengths) + size * (16 + second + 8),
+        "SCATTER": size * (longest + 8),
+        "GATHER": size * longest,
+        **({0: {"SEND": sent}, 1: {"RECV": sent}}.get(rank, {})),
+    }
+    schemes.expect_served(expected, slack=0)
 
 
 def experts(size):

@@ -4,6 +4,7 @@
 import ranks
 import torch
 import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
 import torch.nn as nn
 
 INPUTS = 16
@@ -88,6 +89,84 @@ def expect_served(expected, slack=0.1):
         if size is not None and not abs(counts[name].bytes - size) <= slack * size:
             raise AssertionError(f"{name}: {counts[name]}, expected {size} bytes; all: {counts}")
     return counts
+
+
+def bytes_of_object(value):
+    """As PyTorch's collectives of objects send it."""
+    return int(c10d._object_to_tensor(value, torch.device("cpu"), dist.group.WORLD)[1])
+
+
+class Objects:
+    """What passes through PyTorch's collectives of objects within it, and the bytes of the tensors
+    that this takes: the lengths first, then the objects, each as long as the longest."""
+
+    def __enter__(self):
+        self.own = []  # of each call: its name, how many objects, and bytes
+        self.originals = {}
+        for name, place in (
+            ("gather_object", 0),
+            ("all_gather_object", 1),
+            ("broadcast_object_list", 0),
+            ("scatter_object_list", 1),
+        ):
+            self.originals[name] = getattr(dist, name)
+            setattr(dist, name, self.recorded(name, place))
+        return self
+
+    def recorded(self, name, place):
+        original = self.originals[name]
+        keyword = {
+            "gather_object": "obj",
+            "all_gather_object": "obj",
+            "broadcast_object_list": "object_list",
+            "scatter_object_list": "scatter_object_input_list",
+        }[name]
+
+        def call(*positional, **named):
+            passed = named[keyword] if keyword in named else positional[place]
+            if name.endswith("_list"):
+                sizes = [bytes_of_object(one) for one in passed or ()]
+                total = sum(sizes) if name == "broadcast_object_list" else max(sizes, default=0)
+                self.own.append((name, len(sizes), total))
+            else:
+                self.own.append((name, 1, bytes_of_object(passed)))
+            return original(*positional, **named)
+
+        return call
+
+    def __exit__(self, *_):
+        for name, original in self.originals.items():
+            setattr(dist, name, original)
+
+    def expected(self):
+        """By operation of Weir's; collective."""
+        of_ranks = [None] * dist.get_world_size()
+        dist.all_gather_object(of_ranks, self.own)
+        counted = {}
+
+        def add(name, size):
+            counted[name] = counted.get(name, 0) + size
+
+        for calls in zip(*of_ranks, strict=True):
+            names = {name for name, _, _ in calls}
+            assert len(names) == 1, calls
+            # Of a broadcast or scatter, the one who sends has the most.
+            longest = max(total for _, _, total in calls)
+            name = names.pop()
+            if name == "broadcast_object_list":
+                add("BROADCAST", 8 * calls[0][1] + longest)
+            elif name == "scatter_object_list":
+                add("BROADCAST", 8)
+                add("SCATTER", longest + 8)
+            else:
+                add("ALLGATHER", 8)
+                add("GATHER" if name == "gather_object" else "ALLGATHER", longest)
+        return counted
+
+
+def expect_bytes(counted, least, most_times=1.1):
+    """At least `least` bytes of an operation, and what little comes with them, such as flags."""
+    assert least <= counted.bytes <= most_times * least, f"{counted}, expected {least} bytes"
 
 
 def forget_served():
