@@ -17,7 +17,10 @@ namespace {
 
 constexpr double kFabricMbps = 40'000;  // and faster
 
-Result<RegretMachine> read_file(const std::string& file, const cost::Table& table) {
+// What transports that send memory of devices leave for programs (ucx).
+constexpr uint32_t kDeviceLanes = 7;
+
+Result<RegretMachine> read_file(const std::string& file, const cost::Table& table, bool by_links) {
   const Result<topo::Topology> read = topo::read_file(file);
   if (!read.ok()) return read.status();
   const topo::Topology& topology = read.value();
@@ -29,6 +32,10 @@ Result<RegretMachine> read_file(const std::string& file, const cost::Table& tabl
   if (ranks == 0) return invalid_argument(file + ": has neither GPUs nor cores");
   machine.ranks_per_host = static_cast<Rank>(ranks);
   machine.table = table;
+  if (by_links) {
+    machine.links_file = file;
+    if (!topology.all(topo::NodeKind::kGpu).empty()) machine.table = cost::device_table();
+  }
   double fastest_mbps = 0;
   uint32_t count = 0;
   for (const topo::NodeId nic : topology.all(topo::NodeKind::kNic)) {
@@ -63,8 +70,10 @@ std::vector<double> wires_of(std::string_view text) {
 
 }  // namespace
 
-Result<RegretMachine> read_regret_machine(const std::string& text, const cost::Table& table) {
-  if (std::filesystem::exists(text)) return read_file(text, table);
+Result<RegretMachine> read_regret_machine(const std::string& text, const cost::Table& table,
+                                          bool by_links) {
+  if (std::filesystem::exists(text)) return read_file(text, table, by_links);
+  if (by_links) return invalid_argument(fmt::format("--links: '{}' is not a file", text));
   RegretMachine machine;
   machine.name = text;
   machine.table = table;
@@ -95,6 +104,25 @@ Result<RegretMachine> read_regret_machine(const std::string& text, const cost::T
 RegretHosts::RegretHosts(const RegretMachine& machine, Rank rank_count)
     : machine_(machine), rank_count_(rank_count) {
   const Rank per_host = machine.ranks_per_host;
+  if (!machine.links_file.empty()) {
+    const uint32_t host_count = (rank_count + per_host - 1) / per_host;
+    auto read = read_sim_machine(machine.links_file, host_count, rank_count);
+    if (!read.ok()) {
+      status_ = read.status();
+      return;
+    }
+    links_ = read.take();
+    hosts_ = links_->nodes;
+    for (const uint32_t cache : links_->cache_of_rank) {
+      const auto& all = links_->cache_of_rank;
+      ranks_per_cache_ = std::max(ranks_per_cache_,
+                                  static_cast<uint32_t>(std::count(all.begin(), all.end(), cache)));
+    }
+    if (!links_->on_accelerators) return;
+    ways_ = std::make_unique<cost::MessageWays>(links_->graph);
+    forests_ = std::make_unique<graph::Forests>(links_->graph);
+    return;
+  }
   if (rank_count <= per_host) return;
   for (Rank rank = 0; rank < rank_count; ++rank) hosts_.push_back(rank / per_host);
   for (Rank rank = 0; rank < rank_count && machine.cards_per_host > 1; ++rank) {
@@ -113,11 +141,12 @@ RegretHosts::RegretHosts(const RegretMachine& machine, Rank rank_count)
       std::make_unique<graph::Forests>(graph::host_star(hosts_, of_host, graph::on_grid(copied)));
 }
 
-cost::Request RegretHosts::request(Collective collective, uint64_t bytes) const {
+cost::Request RegretHosts::request(Collective collective, uint64_t bytes, Rank root) const {
   cost::Request request;
   cost::Workload& work = request.work;
   work.problem.collective = collective;
   work.problem.rank_count = rank_count_;
+  work.problem.root = root;
   work.problem.mapped = hosts_.empty();
   work.problem.node_of_rank = hosts_;
   work.bytes = bytes;
@@ -129,12 +158,25 @@ cost::Request RegretHosts::request(Collective collective, uint64_t bytes) const 
   work.layout.card_of_rank = cards_;
   work.layout.network = machine_.network;
   work.layout.wire_of_host = wires_;
+  if (links_) {
+    work.problem.cache_of_rank = work.layout.cache_of_rank = links_->cache_of_rank;
+    work.problem.numa_of_rank = links_->numa_of_rank;
+    work.layout.ranks_per_cache = ranks_per_cache_;
+  }
+  if (ways_ != nullptr) {
+    work.problem.mapped = false;
+    work.problem.lanes_max = kDeviceLanes;
+    work.layout.ways = ways_.get();
+    work.layout.network = cost::Link::kFabric;
+    work.slicing.in_flight = kDeviceLanes;
+    request.slices = engine::kDeviceSliceBytes;
+  }
   if (forests_ == nullptr) return request;
-  // As many lanes as tcp has for programs.
+  // Otherwise as many lanes as tcp has for programs.
   request.lane_count_max = work.problem.lanes_max;
   work.problem.forest = forests_->of(collective, work.problem.root);
   work.problem.rings = forests_->rings();
-  work.problem.tree_lanes_max = engine::tree_lanes(work.problem, bytes, work.slicing.slice_bytes);
+  work.problem.tree_lanes_max = cost::tree_lanes(work.problem, bytes, work.slicing.slice_bytes);
   return request;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/cost/message_pool.h"
+#include "core/cost/message_ways.h"
 #include "core/cost/radix_queue.h"
 #include "core/cost/signal_board.h"
 
@@ -21,6 +22,7 @@ struct Message {
   Link link = Link::kTcp;
   uint32_t target = 0;  // lane of the receiver
   uint32_t next = kNoMessage;
+  uint32_t taken = 0;  // links of its way
   uint64_t bytes = 0;
   Picoseconds first = 0;  // when the receiver may begin to copy it out
   Picoseconds last = 0;   // the earliest time at which it can be done
@@ -47,6 +49,7 @@ class Machine {
         cores_(fold.followed()),
         cards_out_(rank_count_),
         cards_in_(rank_count_),
+        links_(layout_.ways == nullptr ? 0 : layout_.ways->graph().links().size()),
         signals_(fold.followed(), stream_.signal_count()) {
     for (uint32_t i = 0; i < lanes_.size(); ++i) {
       lanes_[i].rank = i / lane_count_;
@@ -86,6 +89,7 @@ class Machine {
     limit_idling(limit.loads->cores, limit.times, &cores_);
     // Not for what cards receive: a receiver may count more bytes than its sender sends (OpStream).
     limit_idling(limit.loads->cards_out, limit.times, &cards_out_);
+    limit_idling(limit.loads->links, limit.times, &links_);
   }
 
   PathTime follow() {
@@ -100,6 +104,9 @@ class Machine {
         case kLeave:
           leave(event.index, event.time);
           break;
+        case kLink:
+          pass_links(event.index, event.time);
+          break;
         default:
           arrive(event.index, event.time);
           break;
@@ -112,7 +119,7 @@ class Machine {
             static_cast<double>(longest_) / 1000, stream_.operations()};
   }
 
-  enum EventKind : uint32_t { kResume, kLeave, kArrive };
+  enum EventKind : uint32_t { kResume, kLeave, kArrive, kLink };
   enum class State : uint8_t { kReady, kForMessage, kForSignal };
   static constexpr Picoseconds kNotBegun = ~Picoseconds{0};
   struct Lane {
@@ -231,7 +238,7 @@ class Machine {
 
   Picoseconds busiest() const {
     Picoseconds most = 0;
-    for (const auto* resources : {&cores_, &cards_out_, &cards_in_}) {
+    for (const auto* resources : {&cores_, &cards_out_, &cards_in_, &links_}) {
       for (const Resource& resource : *resources) most = std::max(most, resource.busy);
     }
     return most;
@@ -251,6 +258,10 @@ class Machine {
                .target = static_cast<uint32_t>(target * lane_count_ + lane_index),
                .bytes = op.amount,
                .last = lane.time};
+    if (layout_.ways != nullptr) {
+      pass_links(index, lane.time);
+      return;
+    }
     if (is_network(link)) {
       // The card is claimed in the order of time, and this rank may be ahead of others.
       queue_.push({begin, index, kLeave});
@@ -259,6 +270,31 @@ class Machine {
     const Picoseconds latency = costs_.latency(link);
     message.last += latency;
     queue_.push({begin + latency, index, kArrive});
+  }
+
+  // The first link is the sender's, which takes it at once also where it is ahead of others; the
+  // others are taken in the order of time.
+  void pass_links(uint32_t index, Picoseconds time) {
+    Message& message = messages_.at(index);
+    const MessageWays& ways = *layout_.ways;
+    const auto way = ways.way(message.source, lanes_[message.target].rank);
+    if (way.empty()) return;  // it never arrives
+    while (message.taken < way.size()) {
+      const graph::LinkId link = way[message.taken];
+      if (ways.is_limited(link)) {
+        if (message.taken > 0 && time > now_) {
+          queue_.push({time, index, kLink});
+          return;
+        }
+        const Picoseconds cost = ways.time(link, message.bytes);
+        time = take(links_[link], time, cost);
+        message.last = std::max(message.last, time + cost);
+      }
+      ++message.taken;
+    }
+    const Picoseconds latency = ways.latency(way);
+    message.last += latency;
+    queue_.push({time + latency, index, kArrive});
   }
 
   void leave(uint32_t index, Picoseconds now) {
@@ -274,7 +310,9 @@ class Machine {
   void arrive(uint32_t index, Picoseconds now) {
     Message& message = messages_.at(index);
     message.first = now;
-    if (is_network(message.link)) {
+    if (layout_.ways != nullptr) {
+      message.first = message.last;  // its receiver does nothing before all of it has come
+    } else if (is_network(message.link)) {
       const Rank rank = lanes_[message.target].rank;
       const Picoseconds wire = costs_.wire(message.link, rank, message.bytes);
       message.first = take(cards_in_[layout_.card(rank)], now, wire);
@@ -371,6 +409,7 @@ class Machine {
   std::vector<Resource> cores_;
   std::vector<Resource> cards_out_;  // by card
   std::vector<Resource> cards_in_;
+  std::vector<Resource> links_;  // of the ways
   MessagePool<Message> messages_;
   SignalBoard<Signal> signals_;
   RadixQueue queue_;
@@ -415,6 +454,13 @@ double lockstep_ns(const algo::Algorithm& algorithm, const Workload& work, const
   for (Rank other = 0; other < n; ++other) ++ranks_of_card[layout.card(other)];
   // Of a message, while the other ranks of its cards send one, too.
   const auto wire_of = [&](Rank from, Rank to, uint64_t bytes) -> Picoseconds {
+    if (layout.ways != nullptr) {
+      Picoseconds most = 0;
+      for (const graph::LinkId link : layout.ways->way(from, to)) {
+        most = std::max(most, layout.ways->time(link, bytes));
+      }
+      return most;
+    }
     if (!is_network(layout.link(from, to))) return 0;
     return std::max(costs.wire_out(from, to, bytes) * ranks_of_card[layout.card(from)],
                     costs.wire_in(from, to, bytes) * ranks_of_card[layout.card(to)]);
@@ -440,6 +486,9 @@ double lockstep_ns(const algo::Algorithm& algorithm, const Workload& work, const
                                      costs.send(peer, rank, 0) + costs.recv(peer, rank, op->amount);
           const Picoseconds wire = wire_of(peer, rank, op->amount);
           lane_wait += costs.latency(peer, rank) + (wire > copied ? wire - copied : 0);
+          if (layout.ways != nullptr) {
+            lane_wait += layout.ways->latency(layout.ways->way(peer, rank));
+          }
           core += costs.recv(peer, rank, op->amount);
           break;
         }

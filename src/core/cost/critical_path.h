@@ -5,7 +5,8 @@
 //
 // A core does one thing at a time. The sender copies a message in while the receiver copies it out:
 // the receiver finishes no sooner than the slowest of sender, receiver and wire allows. Messages
-// between hosts queue for the card of either rank.
+// between hosts queue for the card of either rank. With RankLayout::ways a message takes the links
+// of its way one after another, cut-through, as with sim::Options::links.
 #pragma once
 
 #include <cstdint>

@@ -54,6 +54,7 @@ Rank ranks_per_host(std::span<const uint32_t> host_of_rank, Rank rank_count) {
 Fold::Fold(const algo::Algorithm& algorithm, const Workload& work) : Fold(work.problem.rank_count) {
   const RankLayout& layout = work.layout;
   if (algorithm.symmetry == algo::Symmetry::kNone || rank_count_ < 2) return;
+  if (layout.ways != nullptr) return;  // which ranks use a link together, the graph says
   if (algorithm.symmetry == algo::Symmetry::kXor && !std::has_single_bit(rank_count_)) return;
   const std::span<const double> wires = layout.wire_of_host;
   const bool wires_alike =

@@ -3,11 +3,13 @@
 
 #include <algorithm>
 
+#include "core/cost/message_ways.h"
+
 namespace weir::cost {
 
 Picoseconds Loads::busiest() const {
   Picoseconds most = 0;
-  for (const auto* of : {&cores, &cards_out, &cards_in}) {
+  for (const auto* of : {&cores, &cards_out, &cards_in, &links}) {
     for (const Picoseconds load : *of) most = std::max(most, load);
   }
   return most;
@@ -19,6 +21,12 @@ Loads loads_of(OpStream* stream, std::span<const Rank> ranks, const Workload& wo
   const RankLayout& layout = work.layout;
   Loads loads;
   for (auto* of : {&loads.cores, &loads.cards_out, &loads.cards_in}) of->assign(n, 0);
+  if (layout.ways != nullptr) loads.links.assign(layout.ways->graph().links().size(), 0);
+  const auto take_links = [&](Rank from, Rank to, uint64_t bytes) {
+    const auto way = layout.ways->way(from, to);
+    loads.has_no_way |= way.empty();
+    for (const graph::LinkId link : way) loads.links[link] += layout.ways->time(link, bytes);
+  };
   for (const Rank rank : ranks) {
     Picoseconds& core = loads.cores[rank];
     for (uint32_t lane = 0; lane < stream->lane_count(); ++lane) {
@@ -32,13 +40,15 @@ Loads loads_of(OpStream* stream, std::span<const Rank> ranks, const Workload& wo
             break;
           case ShortOp::Code::kSend:
             core += costs.send(rank, op->peer, op->amount);
-            if (is_network(layout.link(rank, op->peer))) {
+            if (layout.ways != nullptr) {
+              take_links(rank, op->peer, op->amount);
+            } else if (is_network(layout.link(rank, op->peer))) {
               loads.cards_out[layout.card(rank)] += costs.wire_out(rank, op->peer, op->amount);
             }
             break;
           case ShortOp::Code::kRecv:
             core += costs.recv(op->peer, rank, op->amount);
-            if (is_network(layout.link(op->peer, rank))) {
+            if (layout.ways == nullptr && is_network(layout.link(op->peer, rank))) {
               loads.cards_in[layout.card(rank)] += costs.wire_in(op->peer, rank, op->amount);
             }
             break;

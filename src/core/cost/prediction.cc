@@ -282,6 +282,7 @@ void Prediction::add_steps_left_out() {
   whole_.loads.cores = add(ends_.loads.cores, more_.loads.cores);
   whole_.loads.cards_out = add(ends_.loads.cards_out, more_.loads.cards_out);
   whole_.loads.cards_in = add(ends_.loads.cards_in, more_.loads.cards_in);
+  whole_.loads.links = add(ends_.loads.links, more_.loads.links);
 }
 
 double Prediction::steps_left_out() const {

@@ -31,6 +31,12 @@ class Prediction {
   // About what made() will say, as far as can be seen in advance: for the order of predictions.
   double expected_ns() const;
 
+  // Whether the program sends between ranks that RankLayout::ways joins through others only, as far
+  // as was looked at: it cannot be used.
+  bool has_no_way() const {
+    return whole_.loads.has_no_way || ends_.loads.has_no_way || more_.loads.has_no_way;
+  }
+
   // Whether made() takes milliseconds.
   bool is_long() const { return to_follow_ > kLong; }
 

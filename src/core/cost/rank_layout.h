@@ -11,6 +11,8 @@
 
 namespace weir::cost {
 
+class MessageWays;
+
 struct RankLayout {
   // One entry per rank; ranks with equal numbers share the host, socket or cache; an empty span
   // means that all ranks share it. Ranks that share a cache (socket) also share the socket (host).
@@ -27,6 +29,9 @@ struct RankLayout {
   // The network card of each rank, numbered from 0, below the rank count; ranks of different hosts
   // have different cards. Empty: one for each host.
   std::span<const uint32_t> card_of_rank;
+  // The data lie on devices: messages take these links, and neither cards nor the table's times on
+  // the wire (device_table() has the figures of the ranks). nullptr: in memory of the host.
+  const MessageWays* ways = nullptr;
 
   uint32_t host(Rank rank) const { return host_of_rank.empty() ? 0 : host_of_rank[rank]; }
   uint32_t card(Rank rank) const { return card_of_rank.empty() ? host(rank) : card_of_rank[rank]; }

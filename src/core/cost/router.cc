@@ -10,15 +10,19 @@
 
 #include "core/algo/imported.h"
 #include "core/algo/nodes.h"
+#include "core/cost/chunk_bytes.h"
 #include "core/cost/prediction.h"
 #include "core/cost/prediction_memo.h"
 #include "core/cost/run_ahead.h"
 #include "core/cost/task_costs.h"
 #include "core/cost/text.h"
+#include "core/graph/forest.h"
 
 namespace weir::cost {
 
 namespace {
+
+constexpr uint64_t kTreeRoundsMin = 4;
 
 bool reduces(Collective collective) {
   return collective == Collective::kAllReduce || collective == Collective::kReduce ||
@@ -81,13 +85,49 @@ const char* why_excluded(const algo::Algorithm& algorithm, const Request& reques
   return nullptr;
 }
 
-Workload work_of(const algo::Algorithm& algorithm, const Request& request) {
+uint32_t tree_lanes(const algo::Problem& problem, uint64_t bytes, uint64_t slice_bytes) {
+  if (problem.forest == nullptr || problem.rank_count < 2) return 0;
+  uint32_t parts = 0;
+  for (const graph::Tree& tree : problem.forest->trees) parts += tree.count;
+  const uint64_t slices =
+      ChunkBytes(problem.collective, problem.rank_count, bytes, parts, slice_bytes).slice_count();
+  const uint32_t lanes = std::max(1u, problem.lanes_max);
+  uint32_t used = lanes;
+  while (used > 1 && slices >= kTreeRoundsMin * (lanes / (used / 2))) used /= 2;
+  return used;
+}
+
+Workload work_of(const algo::Algorithm& algorithm, const Request& request, const Cut& cut) {
   Workload work = request.work;
   if (!algo::uses_messages(algorithm)) return work;
+  if (cut.slice_bytes != 0) {
+    work.slicing.slice_bytes = cut.slice_bytes;
+    work.problem.tree_lanes_max = cut.tree_lanes;
+  }
   const uint32_t lanes = std::max(1u, algorithm.shape(work.problem).lane_count);
   work.slicing.in_flight =
       std::min(work.slicing.in_flight, std::max(1u, request.lane_count_max / lanes));
   return work;
+}
+
+std::vector<Cut> cuts_of(const algo::Algorithm& algorithm, const Request& request) {
+  if (request.slices.empty() || !algo::uses_messages(algorithm)) return {Cut()};
+  const algo::Problem& problem = request.work.problem;
+  const uint32_t chunks = algorithm.shape(problem).chunk_count;
+  std::vector<Cut> cuts;
+  uint64_t count_before = 0;
+  for (const uint64_t slice_bytes : request.slices) {
+    const uint64_t count =
+        ChunkBytes(problem.collective, problem.rank_count, request.work.bytes, chunks, slice_bytes)
+            .slice_count();
+    if (count == count_before) continue;
+    count_before = count;
+    const uint32_t lanes =
+        algorithm.uses_forest ? tree_lanes(problem, request.work.bytes, slice_bytes) : 0;
+    cuts.push_back({slice_bytes, lanes});
+    if (lanes > 1) cuts.push_back({slice_bytes, 1});
+  }
+  return cuts;
 }
 
 namespace {
@@ -110,6 +150,8 @@ Candidate* find(std::vector<Candidate>& candidates, std::string_view name) {
 void settle(Decision& decision, const Candidate& candidate, Decision::By by, std::string reason) {
   decision.algorithm = candidate.algorithm;
   decision.predicted_ns = candidate.predicted_ns;
+  decision.slice_bytes = candidate.cut.slice_bytes;
+  decision.tree_lanes = candidate.cut.tree_lanes;
   decision.by = by;
   decision.reason = std::move(reason);
 }
@@ -162,8 +204,11 @@ std::string follow(const Rule& rule, const std::string& file, Decision& decision
     return fmt::format("the rule of {} is ignored: '{}' {}", where, rule.algorithm->name,
                        candidate == nullptr ? "is not available here" : candidate->excluded);
   }
-  decision.slice_bytes = rule.slice_bytes;
   settle(decision, *candidate, Decision::By::kRule, "rule of " + where);
+  if (rule.slice_bytes != 0) {
+    decision.slice_bytes = rule.slice_bytes;
+    decision.tree_lanes = 0;
+  }
   return "";
 }
 
@@ -252,25 +297,29 @@ class Predictor {
     for (Candidate& candidate : *candidates) {
       if (candidate.excluded == nullptr) prepare(&candidate);
     }
+    std::erase_if(asked_, [](const Asked& asked) { return asked.candidate->excluded != nullptr; });
     std::stable_sort(asked_.begin(), asked_.end(),
                      [](const Asked& a, const Asked& b) { return a.expected_ns < b.expected_ns; });
     double least_ns = std::numeric_limits<double>::infinity();
     for (Asked& asked : asked_) {
-      Candidate& candidate = *asked.candidate;
-      if (asked.is_long && !request_.explores && algo::uses_messages(*candidate.algorithm) &&
-          candidate.predicted_ns > kHardlyBetter * least_ns) {
-        candidate.at_least = true;
+      if (asked.is_long && !request_.explores && algo::uses_messages(*asked.candidate->algorithm) &&
+          asked.predicted_ns > kHardlyBetter * least_ns) {
+        asked.at_least = true;
         continue;
       }
-      finish(&asked, least_ns * factor_max(*candidate.algorithm));
-      least_ns = std::min(least_ns, candidate.predicted_ns);
+      finish(&asked, least_ns * factor_max(*asked.candidate->algorithm));
+      least_ns = std::min(least_ns, asked.predicted_ns);
     }
+    tell();
     return operations_;
   }
 
  private:
   struct Asked {
     Candidate* candidate = nullptr;
+    Cut cut;
+    double predicted_ns = 0;  // at first a lower bound
+    bool at_least = false;
     PredictionMemo::Key key;                 // of a prediction that is to be kept
     std::unique_ptr<Prediction> prediction;  // nullptr: it is known
     double agreement_ns = 0;                 // not in the prediction
@@ -285,21 +334,31 @@ class Predictor {
     return algo::uses_messages(algorithm) ? 1 : kAboutTheSame;
   }
 
-  // Leaves a lower bound in the candidate.
   void prepare(Candidate* candidate) {
+    for (const Cut& cut : cuts_of(*candidate->algorithm, request_)) {
+      if (candidate->excluded == nullptr) prepare(candidate, cut);
+    }
+  }
+
+  void prepare(Candidate* candidate, const Cut& cut) {
     const algo::Algorithm& algorithm = *candidate->algorithm;
     Asked asked;
     asked.candidate = candidate;
+    asked.cut = cut;
     asked.agreement_ns = agreement_ns(algorithm, request_, request_.work, table_);
     if (const auto ahead = run_ahead_ns(algorithm, request_.work, table_, &operations_)) {
-      candidate->predicted_ns = asked.known_ns = asked.expected_ns = *ahead;
+      asked.predicted_ns = asked.known_ns = asked.expected_ns = *ahead;
     } else {
-      Workload work = work_of(algorithm, request_);
+      Workload work = work_of(algorithm, request_, cut);
       asked.key = PredictionMemo::key_of(algorithm, work, table_);
       const auto kept = asked.key ? PredictionMemo::of_process().find(*asked.key) : std::nullopt;
       work.problem.nodes = &nodes_;
       if (!kept) asked.prediction = std::make_unique<Prediction>(algorithm, work, table_);
-      candidate->predicted_ns =
+      if (asked.prediction != nullptr && asked.prediction->has_no_way()) {
+        candidate->excluded = "sends between devices that the links join only through others";
+        return;
+      }
+      asked.predicted_ns =
           asked.agreement_ns + (kept ? kept->bound_ns : asked.prediction->bound_ns());
       asked.expected_ns =
           asked.agreement_ns + (kept ? kept->expected_ns : asked.prediction->expected_ns());
@@ -311,7 +370,7 @@ class Predictor {
 
   void finish(Asked* asked, double ns_max) {
     if (asked->prediction == nullptr) {
-      asked->candidate->predicted_ns = asked->known_ns;
+      asked->predicted_ns = asked->known_ns;
       return;
     }
     // Rounding must not leave a prediction that another rank, which knows it, finds at the limit.
@@ -323,9 +382,8 @@ class Predictor {
     operations_ += made.operations;
     // One that was left at the limit takes longer: it must not tie with what set the limit, or
     // ranks that have predicted them in another order would choose otherwise.
-    asked->candidate->predicted_ns =
-        made.at_least ? std::max(ns, std::nextafter(ns_max, 2 * ns_max)) : ns;
-    asked->candidate->at_least = made.at_least;
+    asked->predicted_ns = made.at_least ? std::max(ns, std::nextafter(ns_max, 2 * ns_max)) : ns;
+    asked->at_least = made.at_least;
     if (asked->key && !made.at_least) {
       const Prediction& prediction = *asked->prediction;
       PredictionMemo::of_process().keep(
@@ -333,6 +391,21 @@ class Predictor {
           {made.ns, prediction.bound_ns(), prediction.expected_ns(), prediction.is_long()});
     }
     asked->prediction = nullptr;
+  }
+
+  // The candidates, of the slices with which each takes the least time.
+  void tell() {
+    for (const Asked& asked : asked_) {
+      Candidate& candidate = *asked.candidate;
+      const bool is_first = candidate.predicted_ns == 0;
+      const bool is_better = asked.at_least == candidate.at_least
+                                 ? asked.predicted_ns < candidate.predicted_ns
+                                 : candidate.at_least;
+      if (!is_first && !is_better) continue;
+      candidate.predicted_ns = asked.predicted_ns;
+      candidate.at_least = asked.at_least;
+      candidate.cut = asked.cut;
+    }
   }
 
   const Request& request_;
@@ -349,7 +422,9 @@ Result<Decision> decide(const Request& request, std::span<const algo::Algorithm*
   for (const algo::Algorithm* algorithm :
        candidates.empty() ? algo::all_algorithms() : candidates) {
     if (algorithm->collective != problem.collective) continue;
-    Candidate candidate{algorithm, 0, why_excluded(*algorithm, request)};
+    Candidate candidate;
+    candidate.algorithm = algorithm;
+    candidate.excluded = why_excluded(*algorithm, request);
     note_learned(request, &candidate);
     decision.candidates.push_back(candidate);
   }
@@ -418,7 +493,7 @@ Result<Decision> choose(const Request& request, std::span<const algo::Algorithm*
   // What was chosen for another reason than its predicted time may be far from the best.
   for (Candidate& candidate : decided.value().candidates) {
     if (candidate.algorithm != decided.value().algorithm || !candidate.at_least) continue;
-    const Workload work = work_of(*candidate.algorithm, request);
+    const Workload work = work_of(*candidate.algorithm, request, candidate.cut);
     candidate.predicted_ns = agreement_ns(*candidate.algorithm, request, work, table) +
                              predict(*candidate.algorithm, work, table);
     candidate.at_least = false;

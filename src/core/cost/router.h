@@ -33,6 +33,9 @@ struct Request {
   bool agreed = true;
   // Of the candidates: used before rules and predictions wherever it can be. nullptr: none.
   const algo::Algorithm* preferred = nullptr;
+  // The lengths of slices among which each program over messages has the one of the least time.
+  // Empty: those of `work`.
+  std::span<const uint64_t> slices = {};
   // The number of lanes for programs of messages.
   uint32_t lane_count_max = ~uint32_t{0};
   // What earlier runs measured of such calls; nullptr: nothing. Outlives the call of `choose`.
@@ -44,12 +47,23 @@ struct Request {
 
 CallShape shape_of(const Request& request);
 
+// How a program over messages is cut, of Request::slices; 0: as the work says.
+struct Cut {
+  uint64_t slice_bytes = 0;
+  uint32_t tree_lanes = 0;
+  bool operator==(const Cut&) const = default;
+};
+// Those that are worth a prediction: with each length of slices that makes a difference, and where
+// the program goes along trees, with as many lanes as tree_lanes() says and with one.
+std::vector<Cut> cuts_of(const algo::Algorithm& algorithm, const Request& request);
+
 struct Candidate {
   const algo::Algorithm* algorithm = nullptr;
   double predicted_ns = 0;
   const char* excluded = nullptr;  // why it cannot be used, a static text; nullptr: it can
   // `predicted_ns` is a lower bound, above what is chosen by prediction or hardly below it.
   bool at_least = false;
+  Cut cut = {};
   // In earlier runs: how many calls of a rank were measured, and their median, averaged over ranks.
   uint64_t learned_count = 0;
   double learned_ns = 0;
@@ -60,7 +74,8 @@ struct Decision {
 
   const algo::Algorithm* algorithm = nullptr;
   By by = By::kPrediction;
-  uint64_t slice_bytes = 0;  // a rule's; 0: not given
+  uint64_t slice_bytes = 0;  // a rule's, or of Request::slices; 0: not given
+  uint32_t tree_lanes = 0;   // likewise
   double predicted_ns = 0;
   uint64_t operations = 0;            // that were followed or looked at for the predictions
   std::string reason;                 // one sentence
@@ -71,7 +86,14 @@ struct Decision {
 
 // The work of a program of the algorithm: each slice in flight takes lanes of its own
 // (engine::LanePlan), of which the request has only so many.
-Workload work_of(const algo::Algorithm& algorithm, const Request& request);
+Workload work_of(const algo::Algorithm& algorithm, const Request& request, const Cut& cut = {});
+
+// The lanes of a program along the trees of the problem, of its lanes_max, for slices of so many
+// bytes (0: chunks are not cut); 0: it has no trees. Over one lane as many slices are in flight as
+// there are lanes, and the links of a rank work on several of them; but a slice more in flight is a
+// slice more to wait for at the beginning and at the end. So: as few lanes as leave four rounds or
+// more of slices.
+uint32_t tree_lanes(const algo::Problem& problem, uint64_t bytes, uint64_t slice_bytes);
 
 // The algorithms that can run, without those that are another one with more copies where each host
 // has one rank.

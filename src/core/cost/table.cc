@@ -153,6 +153,23 @@ Table built_in_table() {
   return table;
 }
 
+Table device_table() {
+  constexpr double kMemoryNsPerByte = 1.0 / 1500;
+  constexpr double kWithinHostNs = 500;
+  constexpr double kAcrossHostsNs = 1500;
+  Table table;
+  TaskTimes& t = table.times;
+  for (size_t i = 0; i < kLinkCount; ++i) {
+    const double ns = is_network(static_cast<Link>(i)) ? kAcrossHostsNs : kWithinHostNs;
+    t.links[i] = {.message_ns = 2 * ns, .send_ns = ns, .recv_ns = ns, .signal_ns = ns};
+  }
+  t.copy_ns_per_byte.fill(2 * kMemoryNsPerByte);
+  for (size_t i = 0; i < kReduceSources.size(); ++i) {
+    t.reduce_ns_per_byte[i].fill(3 * kMemoryNsPerByte * (kReduceSources[i] - 1));
+  }
+  return table;
+}
+
 Status validate(const Table& table) {
   Status status;
   for_each_figure(

@@ -80,6 +80,13 @@ struct Table {
 // Figures of a server of about 2020; good for orders of magnitude, not for microseconds.
 Table built_in_table();
 
+// Ranks whose data lie on devices, with messages that go over links (RankLayout::ways): what their
+// programs take beside the links. Assumptions, not measurements: memory of 1,500 GB/s, which a copy
+// passes twice and a reduction of two three times; 1 us of a message, at its two ranks together,
+// within a host and 3 us across hosts, beside the latency of links. (NCCL's tuning assumes 0.5 to
+// 3.4 us for a whole step over NVLink and 2.7 to 14 us over a network, src/graph/tuning.cc.)
+Table device_table();
+
 // Checks that every figure is finite and in range; the error text names the field.
 Status validate(const Table& table);
 

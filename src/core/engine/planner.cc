@@ -281,8 +281,14 @@ const algo::Algorithm* Planner::preferred_for(const algo::Problem& problem) cons
   return found == preferred_.rend() ? nullptr : *found;
 }
 
-Result<cost::Decision> Planner::decide(const Call& call, const algo::Problem& problem,
-                                       uint64_t bytes, uint64_t* record) {
+cost::Request Planner::request_for(const Call& call, bool windows) const {
+  const uint64_t bytes = call.block_counts != nullptr ? uneven_key_of(call, windows).count
+                                                      : work_bytes(call, context_.rank_count);
+  return request_of(call, problem_of(call, windows, bytes), bytes);
+}
+
+cost::Request Planner::request_of(const Call& call, const algo::Problem& problem,
+                                  uint64_t bytes) const {
   cost::Request request;
   request.work.problem = problem;
   if (problem.told) {
@@ -301,6 +307,12 @@ Result<cost::Decision> Planner::decide(const Call& call, const algo::Problem& pr
   request.work.layout.cache_of_rank = options_.cache_of_rank;
   request.work.layout.socket_of_rank = options_.package_of_rank;
   request.work.layout.ranks_per_cache = options_.ranks_per_cache;
+  if (options_.ways != nullptr) {
+    request.work.layout.ways = options_.ways.get();
+    request.work.layout.network = cost::Link::kFabric;
+    request.work.slicing.in_flight = sched::kLaneCountMax;  // as many as there are lanes
+    if (request.work.slicing.slice_bytes != 0) request.slices = kDeviceSliceBytes;
+  }
   request.type = call.type;
   request.call_key = pack_what(call) * 0x9e3779b97f4a7c15ull ^ bytes * 0xc2b2ae3d27d4eb4full ^
                      (uint64_t{request.work.problem.in_place} << 1) ^
@@ -309,10 +321,17 @@ Result<cost::Decision> Planner::decide(const Call& call, const algo::Problem& pr
   const bool of_leaves = problem.leaf_count > 0;
   if (!of_leaves) request.learned = options_.learned.find(cost::shape_of(request));
   request.deterministic = options_.deterministic;
-  request.explores = options_.learns && !of_leaves;
+  request.explores = options_.learns && !of_leaves && options_.ways == nullptr;
   if (context_.transport != nullptr) {
     request.lane_count_max = program_lanes(context_.transport->caps);
   }
+  return request;
+}
+
+Result<cost::Decision> Planner::decide(const Call& call, const algo::Problem& problem,
+                                       uint64_t bytes, uint64_t* record) {
+  cost::Request request = request_of(call, problem, bytes);
+  const bool of_leaves = problem.leaf_count > 0;
   const std::span<const algo::Algorithm* const> all =
       of_leaves ? algo::leaf_algorithms() : std::span<const algo::Algorithm* const>(algorithms_);
   std::vector<const algo::Algorithm*> candidates = cost::candidates_for(all, problem);
@@ -448,7 +467,7 @@ algo::Problem Planner::problem_of(const Call& call, bool windows, uint64_t bytes
           std::clamp(program_lanes(context_.transport->caps), 1u, sched::kLaneCountMax);
     }
     problem.tree_lanes_max =
-        tree_lanes(problem, bytes, slice_bytes_of_messages(problem, slowest_wire_));
+        cost::tree_lanes(problem, bytes, slice_bytes_of_messages(problem, slowest_wire_));
   }
   if (problem.rings == nullptr && !problem.mapped && ring_by_host_.rank_count > 0) {
     problem.rings = &ring_by_host_;
@@ -474,13 +493,14 @@ Planner::Choice Planner::instead(const Choice& chosen, const algo::Algorithm* al
 }
 
 Result<Planner::Choice> Planner::choose(const Call& call, bool windows, uint64_t bytes) {
-  const algo::Problem problem = problem_of(call, windows, bytes);
+  algo::Problem problem = problem_of(call, windows, bytes);
   Choice choice;
   auto decided = decide(call, problem, bytes, &choice.record);
   if (!decided.ok()) return decided.status();
   choice.algorithm = decided.value().algorithm;
   choice.slice_bytes = decided.value().slice_bytes;
   choice.explored = std::move(decided.value().explored);
+  if (decided.value().tree_lanes != 0) problem.tree_lanes_max = decided.value().tree_lanes;
   compile(problem, &choice);
   return choice;
 }

@@ -17,6 +17,7 @@
 #include "core/algo/window_told.h"
 #include "core/base/status.h"
 #include "core/cost/decision_log.h"
+#include "core/cost/message_ways.h"
 #include "core/cost/router.h"
 #include "core/cost/rules.h"
 #include "core/cost/table.h"
@@ -79,6 +80,10 @@ struct PlannerOptions {
   std::vector<double> wire_of_node;  // ns per byte of a card, where nodes differ (cost::RankLayout)
   // Trees for this communicator's links; nullptr: links are alike, or not known.
   std::shared_ptr<graph::Forests> forests;
+  // The buffers of the calls lie on devices, and messages go from device to device over these
+  // links: predicted so, with `table` = cost::device_table(). nullptr: they are in memory of the
+  // host. A planner serves one of both.
+  std::shared_ptr<const cost::MessageWays> ways;
   cost::Table table;         // measured, the same on all ranks
   cost::Rules rules;         // WEIR_TUNING_FILE
   bool explain = false;      // print each first-time decision
@@ -152,6 +157,9 @@ class Planner {
            !has_programs_[static_cast<size_t>(collective)];
   }
 
+  // What the router is asked about a call; refers to this. `windows`: as for plan_for.
+  cost::Request request_for(const Call& call, bool windows) const;
+
   // Every decision, with predicted and measured times.
   const cost::DecisionLog& decisions() const { return decisions_; }
   bool explains() const { return options_.explain; }
@@ -223,6 +231,7 @@ class Planner {
   Choice instead(const Choice& chosen, const algo::Algorithm* algorithm, const Call& call,
                  bool windows) const;
   Result<std::unique_ptr<Plan>> bind(const Choice& choice, const Call& call) const;
+  cost::Request request_of(const Call& call, const algo::Problem& problem, uint64_t bytes) const;
   // Asks the router and records its answer.
   Result<cost::Decision> decide(const Call& call, const algo::Problem& problem, uint64_t bytes,
                                 uint64_t* record);

@@ -3,10 +3,8 @@
 
 #include <algorithm>
 
-#include "core/cost/chunk_bytes.h"
 #include "core/engine/control.h"
 #include "core/engine/line_run.h"
-#include "core/graph/forest.h"
 
 namespace weir::engine {
 
@@ -36,8 +34,6 @@ constexpr uint64_t kMessageSliceBytesMin = 32 * 1024;
 // Of more ranks, which are predicted one by one where hosts differ, a choice would take too long.
 constexpr Rank kShortSliceRanksMax = 128;
 
-constexpr uint64_t kTreeRoundsMin = 4;
-
 }  // namespace
 
 uint64_t message_slice_bytes(Collective collective, Rank rank_count, double wire_ns_per_byte) {
@@ -49,19 +45,6 @@ uint64_t message_slice_bytes(Collective collective, Rank rank_count, double wire
     bytes /= 2;
   }
   return bytes;
-}
-
-uint32_t tree_lanes(const algo::Problem& problem, uint64_t bytes, uint64_t slice_bytes) {
-  if (problem.forest == nullptr || problem.rank_count < 2) return 0;
-  uint32_t parts = 0;
-  for (const graph::Tree& tree : problem.forest->trees) parts += tree.count;
-  const uint64_t slices =
-      cost::ChunkBytes(problem.collective, problem.rank_count, bytes, parts, slice_bytes)
-          .slice_count();
-  const uint32_t lanes = std::max(1u, problem.lanes_max);
-  uint32_t used = lanes;
-  while (used > 1 && slices >= kTreeRoundsMin * (lanes / (used / 2))) used /= 2;
-  return used;
 }
 
 Slicing choose_slicing(const SlicingQuestion& question) {

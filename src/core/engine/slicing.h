@@ -4,6 +4,7 @@
 // result. Thread-safe.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "core/algo/algorithm.h"
@@ -20,12 +21,11 @@ inline constexpr uint64_t kMessageSliceBytes = 128 * 1024;
 // The same for one collective. `wire_ns_per_byte`: of the slowest network card; 0: no network.
 uint64_t message_slice_bytes(Collective collective, Rank rank_count, double wire_ns_per_byte = 0);
 
-// The lanes of a program along the trees of the problem, of its lanes_max, for slices of so many
-// bytes (0: chunks are not cut); 0: it has no trees. Over one lane as many slices are in flight as
-// there are lanes, and the links of a rank work on several of them; but a slice more in flight is a
-// slice more to wait for at the beginning and at the end. So: as few lanes as leave four rounds or
-// more of slices.
-uint32_t tree_lanes(const algo::Problem& problem, uint64_t bytes, uint64_t slice_bytes);
+// Those from which the router chooses where messages carry memory of devices over their links: what
+// a message takes beside its bytes is worth hundreds of KiB there, and nothing has to fit into a
+// processor's cache.
+inline constexpr std::array<uint64_t, 7> kDeviceSliceBytes = {
+    128 << 10, 256 << 10, 512 << 10, 1 << 20, 3 << 19, 2 << 20, 4 << 20};
 
 struct SlicingQuestion {
   uint64_t chunk_bytes_max = 0;  // longest chunk of the grid

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "core/base/private_files.h"
+#include "core/cost/table.h"
 
 namespace weir::sim {
 namespace {
@@ -133,24 +134,21 @@ Network uniform_network(const Level& level, double copy_ns_per_byte, double redu
 }
 
 Network accelerator_network() {
-  constexpr double kMemoryNsPerByte = 1.0 / 1500;
-  return Network{.intra_node = {.latency_ns = 0,
-                                .send_overhead_ns = 500,
-                                .recv_overhead_ns = 500,
-                                .gap_ns = 0,
-                                .ns_per_byte = 0,
-                                .signal_ns = 500,
-                                .remote_ns_per_byte = 0},
-                 .inter_node = {.latency_ns = 0,
-                                .send_overhead_ns = 1500,
-                                .recv_overhead_ns = 1500,
-                                .gap_ns = 0,
-                                .ns_per_byte = 0,
-                                .signal_ns = 1500,
-                                .remote_ns_per_byte = 0},
+  const cost::TaskTimes times = cost::device_table().times;
+  const auto level = [&](cost::Link link) {
+    return Level{.latency_ns = 0,
+                 .send_overhead_ns = times.link(link).send_ns,
+                 .recv_overhead_ns = times.link(link).recv_ns,
+                 .gap_ns = 0,
+                 .ns_per_byte = 0,
+                 .signal_ns = times.link(link).signal_ns,
+                 .remote_ns_per_byte = 0};
+  };
+  return Network{.intra_node = level(cost::Link::kShmSharedCache),
+                 .inter_node = level(cost::Link::kFabric),
                  .nic = {.rails = 1, .gap_ns = 0, .ns_per_byte = 0},
-                 .copy_ns_per_byte = 2 * kMemoryNsPerByte,
-                 .reduce_ns_per_byte = 3 * kMemoryNsPerByte};
+                 .copy_ns_per_byte = times.reduce_of(1, cost::Regime::kDram),
+                 .reduce_ns_per_byte = times.reduce_of(2, cost::Regime::kDram)};
 }
 
 Result<Network> parse_network(const std::string& text, const std::string& file_name,

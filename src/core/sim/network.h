@@ -65,11 +65,8 @@ Status validate(const Network& network);
 // The same figures at every level and no shared NIC: the network of the closed forms.
 Network uniform_network(const Level& level, double copy_ns_per_byte, double reduce_ns_per_byte);
 
-// Ranks on accelerators, over a link graph: the figures of the work of a rank, while bandwidth and
-// latency are those of links. Assumptions, not measurements: memory of 1,500 GB/s, which a copy
-// passes twice and a reduction three times; steps that take 1 us of the two ranks within a node and
-// 3 us across nodes, beside the latency of links. (NCCL's tuning assumes 0.5 to 3.4 us for a whole
-// step over NVLink and 2.7 to 14 us over a network, src/graph/tuning.cc.)
+// Ranks on accelerators, over a link graph: the figures of cost::device_table(), while bandwidth
+// and latency are those of links.
 Network accelerator_network();
 
 // Reads TOML; missing keys keep their values in `defaults`:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // regret(): how much longer a chosen algorithm takes than the best candidate, both simulated with
-// the table's task times; where data flow one way over mapped memory (cost/run_ahead.h), a call
-// takes the simulated time that it keeps the busiest rank busy, as in a row of calls. Thread-safe:
-// no shared state.
+// the table's task times or over links; where data flow one way over mapped memory
+// (cost/run_ahead.h), a call takes the simulated time that it keeps the busiest rank busy, as in a
+// row of calls. Thread-safe: no shared state but cost::RankLayout::ways.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,7 @@
 #include "core/base/status.h"
 #include "core/cost/router.h"
 #include "core/cost/table.h"
+#include "core/graph/link_graph.h"
 
 namespace weir::sim {
 
@@ -19,6 +20,7 @@ struct Regret {
   double chosen_ns = 0;
   const algo::Algorithm* best = nullptr;
   double best_ns = 0;
+  cost::Cut best_cut = {};
   // Candidates whose simulation needed more than the events that are allowed.
   std::vector<const algo::Algorithm*> left_out;
   uint64_t events = 0;  // of all simulations
@@ -30,9 +32,12 @@ struct Regret {
 // `events_max` events, which are checked every million; if it is that of the chosen algorithm,
 // kAborted. A candidate is simulated until it is slower than the best before it. `progress` is
 // called now and then, with the name of the algorithm; may be empty; returning false stops with
-// kAborted.
+// kAborted. Over links (Options::links) are simulated requests with RankLayout::ways, each
+// candidate with all cost::cuts_of; and others if `links` is given, which has the ranks of the
+// problem, with the table's figures of cores.
 Result<Regret> regret(const cost::Request& request, const cost::Decision& decision,
                       const cost::Table& table, uint64_t events_max,
-                      const std::function<bool(const char* name, uint64_t events)>& progress = {});
+                      const std::function<bool(const char* name, uint64_t events)>& progress = {},
+                      const graph::LinkGraph* links = nullptr);
 
 }  // namespace weir::sim

@@ -619,7 +619,7 @@ TEST(TreeLanes, AreAsFewAsLeaveFourRoundsOfSlices) {
   problem.rank_count = 4;
   const auto lanes = [&](uint64_t slices, uint32_t of_transport) {
     problem.lanes_max = of_transport;
-    return tree_lanes(problem, slices * 4 * 32768, 32768);
+    return cost::tree_lanes(problem, slices * 4 * 32768, 32768);
   };
   EXPECT_EQ(lanes(100, 4), 0u) << "without trees";
   problem.forest = &forest;
@@ -633,7 +633,7 @@ TEST(TreeLanes, AreAsFewAsLeaveFourRoundsOfSlices) {
   EXPECT_EQ(lanes(28, 14), 3u) << "4 slices in flight; 14 would leave 2 rounds";
   EXPECT_EQ(lanes(1'000'000, 14), 1u);
   EXPECT_EQ(lanes(1'000'000, 1), 1u);
-  EXPECT_EQ(tree_lanes(problem, 1 << 20, 0), 1u) << "of one lane";
+  EXPECT_EQ(cost::tree_lanes(problem, 1 << 20, 0), 1u) << "of one lane";
 }
 
 }  // namespace
