@@ -17,6 +17,9 @@ constexpr std::pair<std::string_view, std::string_view> kPhrases[] = {
     {"weir_wait_signal", "Window.wait_signal"},
     {"weir_arena_alloc", "allocate_tensor"},
     {"use weir_send and weir_recv, or another transport", "use another transport"},
+    // PyTorch gives each group its deadline.
+    {"or raise WEIR_TIMEOUT_MS", "or give the group or the call a longer timeout"},
+    {"raise the timeout (WEIR_TIMEOUT_MS)", "give the group a longer timeout"},
     // A process that ends in order does so too.
     {" destroyed the communicator", " ended, or destroyed the group"},
 };
