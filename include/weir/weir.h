@@ -280,6 +280,20 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_mem_free(weir_comm_t comm, void* mem
  * succeeds and operations copy as before. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_register(weir_comm_t comm, void* memory, size_t bytes,
                                                      weir_window_t* window);
+
+/* Collective. As weir_register, with the promise that all ranks pass buffers at the same offset of
+ * `memory` to a collective (NCCL_WIN_COLL_SYMMETRIC). Peers then read buffers on devices where they
+ * lie, in collectives of more than 128 KiB a rank: docs/device_memory.md says in which, and of what
+ * memory. Elsewhere, and where a rank cannot reach another's memory, the call succeeds and
+ * operations copy as before; WEIR_EXPLAIN=1 says why. `bytes` may differ: what lies behind the
+ * fewest is copied. The caller keeps the memory. May wait for the device. Buffers at different
+ * offsets, or registered on some ranks only, are WEIR_ERROR_MISMATCH of the collective. */
+WEIR_API WEIR_MUST_CHECK weir_result_t weir_register_symmetric(weir_comm_t comm, void* memory,
+                                                               size_t bytes, weir_window_t* window);
+
+/* Ends a registration; waits for no rank, but may for the device. Each rank calls it once its
+ * operations on the memory are complete and its graphs of them destroyed, between the same
+ * collectives as the others, and all ranks before one frees the memory. NULL is accepted. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_deregister(weir_comm_t comm, weir_window_t window);
 
 /*
@@ -291,27 +305,19 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_deregister(weir_comm_t comm, weir_wi
  * as before, in the same call. Small calls, all_reduce and reduce always do, all_to_all_v unless
  * the send buffers of all ranks lie in arenas (docs/transports.md). Other communicators, also those
  * split from `comm` or shrunk, treat the buffers as ordinary memory.
- *
  * Threads. weir_arena_alloc, weir_arena_free and weir_arena_info may be called from any thread,
  * also inside a callback; they take O(log n) for n buffers and wait for no rank. weir_arena_destroy
  * is the last call, as weir_comm_destroy is.
- *
  * When a buffer may be freed. Once each operation that uses it is complete, as for any memory: no
  * rank reads it any more, and no rank ever writes the arena memory of another in a collective. It
  * may be handed out again at once. Its content then is what was there last; memory that was never
  * used is zero.
- *
- * Pages. `bytes` is address space on each rank: memory is taken when pages are touched (up to
- * 64 MiB a rank with huge pages, see WEIR_HUGE_PAGES, at once), and returned to the system when all
- * ranks of the host have destroyed the arena or ended. Nothing of it has a name in a file system.
- *
+ * Pages. `bytes` is address space: memory is taken when pages are touched (up to 64 MiB a rank with
+ * huge pages at once), and returned when all ranks of the host have destroyed the arena or ended.
  * The communicator may be destroyed, shrunk or aborted first: the arena is then ordinary memory, in
  * which the buffers stay as they are; alloc, free and destroy work as before.
- *
  * Fork. In a child the functions return WEIR_ERROR_INVALID_USAGE, except weir_arena_destroy, which
- * unmaps the child's copy. Until then the buffers are shared with the parent: the child may read
- * them, and must not write.
- *
+ * unmaps the child's copy; until then the child may read the buffers, and must not write.
  * Errors. Texts are those of weir_last_error(NULL), from weir_arena_create also of `comm`.
  */
 
@@ -364,23 +370,19 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_arena_destroy(weir_arena_t arena);
 /*
  * Collectives accept memory of a CUDA device or of the host, one kind per call: the buffers that a
  * call uses, on every rank, lie either all on devices or all in memory that the host can read
- * (managed and pinned memory included). Collectives on device memory go directly between the
- * devices of one machine, else (and the v-variants) to the real NCCL. If neither is possible, they
- * return WEIR_ERROR_UNSUPPORTED on every rank, and the communicator stays as it was; see
- * docs/device_memory.md. Messages (weir_send, weir_recv) go directly between devices, too, where
- * both ends then lie, unless the transport takes such memory itself; if neither is possible, they
- * return WEIR_ERROR_UNSUPPORTED. Barriers run on the host.
- *
+ * (managed and pinned memory included). Operations on device memory go directly between the devices
+ * of one machine; else collectives (and the v-variants) go to the real NCCL, and messages, both
+ * ends of which lie on devices, to the transport if it takes them. If neither is possible, they
+ * return WEIR_ERROR_UNSUPPORTED, collectives on every rank, and the communicator stays as it was.
+ * Barriers run on the host. See docs/device_memory.md.
  * What the direct way needs is made with the communicator if every rank has a CUDA context in the
  * calling thread then, whose device is the rank's; otherwise by the first collective on device
  * memory, before which messages are WEIR_ERROR_UNSUPPORTED.
- *
- * Without a stream the buffers must be ready when an operation is called, and the operation is
- * complete when the device has finished it. With weir_comm_set_stream operations are work of the
- * stream: a call returns once the operation is on the stream, and its request is complete when the
- * device has finished it. Messages on a stream that must not wait for each other belong in one
- * group. A message of the transport's begins when the stream reaches the point of its call; the
- * stream does not wait for it.
+ * Without a stream the buffers must be ready when an operation is called, and it is complete when
+ * the device has finished it. With weir_comm_set_stream operations are work of the stream: a call
+ * returns once the operation is on the stream. Messages on a stream that must not wait for each
+ * other belong in one group. A message of the transport's begins when the stream reaches its call;
+ * the stream does not wait for it.
  */
 
 #define WEIR_NO_STREAM ((void*)(intptr_t)-1)

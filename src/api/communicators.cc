@@ -350,6 +350,23 @@ weir_result_t weir_register(weir_comm_t comm, void* memory, size_t bytes, weir_w
   });
 }
 
+weir_result_t weir_register_symmetric(weir_comm_t comm, void* memory, size_t bytes,
+                                      weir_window_t* window) {
+  return guarded([&] {
+    WEIR_CHECK_COMM(comm, "register_symmetric");
+    WEIR_REFUSE_IN_CALLBACK("register_symmetric", comm);
+    if (window == nullptr) return invalid("register_symmetric: window is NULL", comm);
+    *window = nullptr;
+    if (memory == nullptr && bytes > 0) return invalid("register_symmetric: memory is NULL", comm);
+    auto made = std::make_unique<weir_window>(weir_window{.comm = comm});
+    auto registered = comm->comm->register_symmetric(memory, bytes);
+    if (!registered.ok()) return report(registered.status(), comm);
+    made->on_devices = registered.value();
+    *window = made.release();
+    return WEIR_OK;
+  });
+}
+
 weir_result_t weir_deregister(weir_comm_t comm, weir_window_t window) {
   return guarded([&] {
     WEIR_CHECK_COMM(comm, "deregister");
@@ -363,6 +380,7 @@ weir_result_t weir_deregister(weir_comm_t comm, weir_window_t window) {
           "weir_window_destroy",
           comm);
     }
+    if (window->on_devices != nullptr) comm->comm->deregister_symmetric(window->on_devices);
     delete window;
     return WEIR_OK;
   });

@@ -11,11 +11,12 @@
 
 inline constexpr uint64_t kWindowMark = 0x6e69772d72696577ull;  // "weir-win"
 
-// Made by weir_register, or for one-sided operations. The communicator outlives it.
+// Of registered memory, or for one-sided operations. The communicator outlives it.
 struct weir_window {
   uint64_t mark = kWindowMark;
   weir_comm_t comm = nullptr;
-  const weir::comm::OneSidedWindow* one_sided = nullptr;  // nullptr: made by weir_register
+  const weir::comm::OneSidedWindow* one_sided = nullptr;  // nullptr: of registered memory
+  const weir::comm::DeviceWindow* on_devices = nullptr;   // whose collectives use it
 };
 
 // The mark, this value and the generation of the process, detects a handle that is invalid,

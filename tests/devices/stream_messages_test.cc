@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Messages of the C API that go directly between devices: between threads.
+#include <chrono>
+#include <thread>
+
 #include "devices/stream_messages_cases.h"
 
 namespace weir::test {
@@ -87,6 +90,38 @@ TEST(StreamMessages, WhereTheyCannotGoDirectlyTheReasonIsTold) {
       EXPECT_NE(text.find("WEIR_DIRECT=1"), std::string::npos) << text;
     });
   });
+}
+
+// One end on a device, the other in memory of the host: they never meet.
+TEST(StreamMessages, WhoseEndsLieInDifferentKindsOfMemoryAreNamed) {
+  constexpr size_t kShort = 100;
+  constexpr size_t kLong = 500'000;  // more than the slots hold: the sender waits, too
+  for (const size_t count : {kShort, kLong}) {
+    for (const int on_device : {0, 1}) {
+      messages_between_threads(2, [=](weir_comm_t comm, int, int rank) {
+        EXPECT_WEIR(comm, weir_comm_set_timeout(comm, 400));
+        const DeviceArray<int> device(std::vector<int>(count, rank));
+        std::vector<int> host(count, rank);
+        void* const buffer = rank == on_device ? static_cast<void*>(device.data()) : host.data();
+        const weir_result_t result = rank == 0
+                                         ? weir_send(comm, buffer, count, WEIR_INT32, 1, nullptr)
+                                         : weir_recv(comm, buffer, count, WEIR_INT32, 0, nullptr);
+        // A short message is done when its sender has put it into slots, or has given it away.
+        if (rank == 0 && count == kShort) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+          return;
+        }
+        EXPECT_NE(result, WEIR_OK);
+        const std::string text = weir_last_error(comm);
+        EXPECT_NE(text.find("both ends of a message must lie in the same kind of memory"),
+                  std::string::npos)
+            << text;
+        const bool says = text.find("on a device") != std::string::npos &&
+                          text.find("memory of the host") != std::string::npos;
+        EXPECT_TRUE(says || (count == kShort && on_device == 1)) << text;
+      });
+    }
+  }
 }
 
 }  // namespace

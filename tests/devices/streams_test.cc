@@ -112,12 +112,79 @@ TEST(DeviceStreams, CallsOnSeveralStreamsRunInTheirOrder) {
   });
 }
 
+// The devices that the latest kernel that copies has read from, in its order.
+std::vector<int> copied_from(int device) {
+  std::vector<int> from(64);
+  from.resize(static_cast<size_t>(
+      strict_cuda_copied_from(device, from.data(), static_cast<int>(from.size()))));
+  return from;
+}
+
+// So that all links of a device are used at the same time, and no device is read by all at first.
+TEST(DeviceStreams, AllPeersAreReadByOneKernelAndEachRankBeginsWithAnotherOne) {
+  constexpr int kRanks = 4;
+  constexpr size_t kCount = 60'000;  // an all-reduce in two phases, in several rounds
+  run_threads_on_devices(kRanks, [](weir_comm_t comm, int n, int rank) {
+    std::vector<int> all;
+    std::vector<int> peers;
+    for (int i = 0; i < n; ++i) all.push_back((rank + i) % n);
+    peers.assign(all.begin() + 1, all.end());
+    const DeviceArray<int> send(std::vector<int>(kCount * static_cast<size_t>(n), rank + 1));
+    const DeviceArray<int> recv(std::vector<int>(kCount * static_cast<size_t>(n), 0));
+    const auto expect_reads = [&](const std::vector<int>& from, const char* what) {
+      EXPECT_EQ(copied_from(rank), from) << what << ", rank " << rank;
+    };
+    EXPECT_WEIR(comm, weir_all_gather(comm, send.data(), recv.data(), kCount, WEIR_INT32, nullptr));
+    expect_reads(all, "all_gather");
+    EXPECT_WEIR(comm, weir_all_reduce(comm, send.data(), recv.data(), kCount, WEIR_INT32, WEIR_SUM,
+                                      nullptr));
+    expect_reads(peers, "all_reduce");
+    EXPECT_WEIR(comm, weir_all_to_all(comm, send.data(), recv.data(), kCount, WEIR_INT32, nullptr));
+    expect_reads(all, "all_to_all");
+    EXPECT_WEIR(comm, weir_reduce(comm, send.data(), recv.data(), kCount, WEIR_INT32, WEIR_SUM, 1,
+                                  nullptr));
+    if (rank == 1) expect_reads(peers, "reduce");
+    EXPECT_WEIR(comm, weir_gather(comm, send.data(), recv.data(), kCount, WEIR_INT32, 2, nullptr));
+    if (rank == 2) expect_reads(all, "gather");
+  });
+}
+
 TEST(DeviceStreams, ACapturedGraphIsLaunchedAgainAndAgain) { run_threads_on_devices(3, replay); }
 
 TEST(DeviceStreams, RanksThatShareADeviceNeedWeirDirect) {
   run_threads_on_one_device(2, [](weir_comm_t comm, int n, int rank) {
     refused(comm, n, rank, {"2 ranks", "WEIR_DIRECT=1"});
   });
+}
+
+// A kernel of the program has failed: CUDA then does nothing more on the device.
+TEST(DeviceStreams, ALostContextIsNamedToAllRanksAndNobodyWaitsForTheDeadline) {
+  constexpr int kIllegalAddress = 700;
+  for (const bool is_called_later : {false, true}) {
+    run_threads(2, [&](int rank, weir_comm_t comm) {
+      const int device = rank == 0 ? 0 : is_called_later ? 14 : 15;  // no other test uses these
+      use_device(device);
+      expect_sum(comm, 2, rank);
+      const DeviceArray<int> data(std::vector<int>(1000, rank));
+      const Stream stream;
+      EXPECT_WEIR(comm, weir_comm_set_stream(comm, stream.get()));
+      Gate gate(stream);
+      const auto reduce = [&](weir_request_t* request) {
+        return weir_all_reduce(comm, data.data(), data.data(), 1000, WEIR_INT32, WEIR_SUM, request);
+      };
+      if (rank == 1 && is_called_later) strict_cuda_lose(device, kIllegalAddress);
+      weir_request_t request = nullptr;
+      weir_result_t result = reduce(&request);
+      if (rank == 1 && !is_called_later) strict_cuda_lose(device, kIllegalAddress);
+      gate.open();
+      if (result == WEIR_OK) result = weir_wait(&request);
+      EXPECT_EQ(result, WEIR_ERROR_SYSTEM);
+      const std::string text = weir_last_error(comm);
+      EXPECT_NE(text.find("CUDA has lost the context"), std::string::npos) << text;
+      EXPECT_NE(text.find("(700)"), std::string::npos) << text;
+      EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
+    });
+  }
 }
 
 }  // namespace

@@ -50,6 +50,8 @@ const char* name_of_kind(RecordKind kind) {
       return "send with a tag";
     case RecordKind::kTagRecv:
       return "receive with a tag";
+    case RecordKind::kCapture:
+      return "capture into a graph";
   }
   return "?";
 }

@@ -69,6 +69,7 @@ struct CommOptions {
   bool recorded = true;   // where the settings say so
 };
 
+class DeviceWindow;
 class OneSided;
 class WatchedCommunicator;
 
@@ -141,6 +142,10 @@ class Communicator {
   // See weir_mem_alloc and weir_mem_free.
   Result<void*> allocate_memory(uint64_t bytes);
   Status free_memory(void* memory);
+  // See weir_register_symmetric; nullptr: operations copy as before. The window lives as long as
+  // the communicator at most.
+  Result<const DeviceWindow*> register_symmetric(void* memory, uint64_t bytes);
+  void deregister_symmetric(const DeviceWindow* window);
   // See weir_arena_create and weir_arena_destroy.
   Result<std::shared_ptr<Arena>> create_arena(uint64_t bytes);
   Status destroy_arena(const Arena& arena);
@@ -171,6 +176,8 @@ class Communicator {
   // peers the reason. Without effect on one that has failed already. `blamed`: ranks that were
   // waited for in vain.
   void give_up(const Status& reason, const std::vector<Rank>& blamed = {});
+  // Of these ranks, those that have reported that they wait for this one.
+  std::vector<Rank> waiting_for_this_rank(const std::vector<Rank>& ranks);
   void set_timeout(int64_t timeout_ms) { state_.timeout_ms.store(timeout_ms); }
   int64_t timeout_ms() const { return state_.timeout_ms.load(); }
 
@@ -186,6 +193,8 @@ class Communicator {
 
  private:
   Status meet_for_memory(engine::Purpose purpose, const char* function, uint64_t bytes);
+  Status gather_to_register(const void* mine, void* all, size_t bytes);
+  void tell_why_not(const std::string& reason);
   void fail_without_memory(const Status& status);
   Communicator();
 

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Communicator's part of memory that all ranks map: weir_mem_alloc and arenas.
+// Communicator's part of memory that all ranks map: weir_mem_alloc, arenas, and memory of the
+// caller's own on devices.
 #include <fmt/format.h>
 
+#include <cstdio>
 #include <memory>
 #include <mutex>
 #include <vector>
 
 #include "core/base/clock.h"
+#include "core/base/log.h"
 #include "core/comm/communicator.h"
 #include "core/comm/one_sided.h"
+#include "core/comm/stream/window_setup.h"
 
 namespace weir::comm {
 
@@ -85,6 +89,77 @@ Status Communicator::destroy_arena(const Arena& arena) {
   }
   windows_.destroy_arena(arena);
   return {};
+}
+
+Status Communicator::gather_to_register(const void* mine, void* all, size_t bytes) {
+  engine::Call call;
+  call.purpose = engine::Purpose::kMemoryRegister;
+  call.collective = Collective::kAllGather;
+  call.type = DataType::kUint8;
+  call.count = bytes;
+  call.input = mine;
+  call.output = all;
+  return run(call);
+}
+
+void Communicator::tell_why_not(const std::string& reason) {
+  const std::string line =
+      fmt::format("memory that is registered on '{}' is copied: {}", name(), reason);
+  log_info(line);
+  if (operations_.queue().planner()->explains()) std::fprintf(stderr, "%s\n", line.c_str());
+}
+
+Result<const DeviceWindow*> Communicator::register_symmetric(void* memory, uint64_t bytes) {
+  const void* const buffers[] = {bytes > 0 ? memory : nullptr};
+  const Result<int> device = devices_.device_of(buffers);
+  if (!device.ok()) return device.status();
+  if (rank_count() == 1) return nullptr;
+  const int64_t mine = device.value();
+  std::vector<int64_t> all(rank_count());
+  WEIR_RETURN_IF_ERROR(gather_to_register(&mine, all.data(), sizeof mine));
+  for (Rank p = 0; p < rank_count(); ++p) {
+    if (all[p] >= 0) continue;
+    if (mine >= 0 || p == rank()) {
+      tell_why_not(fmt::format("that of rank {} is none, or of the host", p));
+    }
+    return nullptr;
+  }
+  // Whatever collectives came before have decided by now, as on all ranks.
+  DeviceSide& side = operations_.device_side();
+  bool is_undecided = false;
+  {
+    const std::lock_guard lock(state_.lock);
+    is_undecided = side.is_undecided();
+  }
+  if (is_undecided) WEIR_RETURN_IF_ERROR(prepare_device(device.value()));
+  StreamMemory* streams = nullptr;
+  std::string reason;
+  {
+    const std::lock_guard lock(state_.lock);
+    streams = side.stream_memory(&reason);
+  }
+  if (streams == nullptr) {
+    tell_why_not(reason);
+    return nullptr;
+  }
+  std::shared_ptr<const DeviceWindow> made;
+  const auto gather = [this](const void* entry, void* entries, size_t entry_bytes) {
+    return gather_to_register(entry, entries, entry_bytes);
+  };
+  WEIR_RETURN_IF_ERROR(
+      make_window(*streams, network(), memory, bytes, true, gather, &made, &reason));
+  if (!reason.empty()) tell_why_not(fmt::format("rank {}: {}", rank(), reason));
+  return made.get();
+}
+
+void Communicator::deregister_symmetric(const DeviceWindow* window) {
+  StreamMemory* streams = nullptr;
+  std::string reason;
+  {
+    const std::lock_guard lock(state_.lock);
+    streams = operations_.device_side().stream_memory(&reason);
+  }
+  if (streams != nullptr) end_window(*streams, window);
 }
 
 }  // namespace weir::comm

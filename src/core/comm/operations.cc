@@ -226,6 +226,18 @@ void Operations::collect_awaited(const Request& request, std::vector<Rank>* rank
   sort_unique(ranks);
 }
 
+std::string Operations::other_end_of(const Request& request) const {
+  const bool sends = request.kind == RequestKind::kSend;
+  if ((!sends && request.kind != RequestKind::kRecv) || request.is_of_device_side() ||
+      !device_side_.messages().waits_on_device(request.peer, sends)) {
+    return "";
+  }
+  return fmt::format(
+      "; rank {} {} on a device, and this one lies in memory of the host: both ends of a message "
+      "must lie in the same kind of memory",
+      request.peer, sends ? "receives a message" : "has sent a message");
+}
+
 void Operations::collect_awaited_by_all(std::vector<Rank>* ranks) const {
   ranks->clear();
   if (!queue_.is_empty()) collect_awaited(*queue_.first(), ranks);

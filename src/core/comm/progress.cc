@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <time.h>
 
+#include <algorithm>
 #include <mutex>
 #include <set>
 
@@ -391,6 +392,20 @@ Status Communicator::async_error() {
 void Communicator::give_up(const Status& reason, const std::vector<Rank>& blamed) {
   if (Communicator* inner = inner_.load()) inner->give_up(reason, blamed);
   health_.adopt(reason, blamed);
+}
+
+std::vector<Rank> Communicator::waiting_for_this_rank(const std::vector<Rank>& ranks) {
+  const std::lock_guard lock(state_.lock);
+  reports_.look_at_board(now_ns(), 0);
+  std::vector<Rank> waiting;
+  std::vector<Rank> awaited;
+  for (const Rank rank : ranks) {
+    reports_.collect_awaited_by(rank, &awaited);
+    if (std::find(awaited.begin(), awaited.end(), state_.rank()) != awaited.end()) {
+      waiting.push_back(rank);
+    }
+  }
+  return waiting;
 }
 
 }  // namespace weir::comm

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/comm/watched_communicator.h"
 
+#include <fmt/format.h>
+
+#include "core/base/rank_list.h"
 #include "core/comm/communicator.h"
 
 namespace weir::comm {
@@ -37,6 +40,18 @@ std::vector<Rank> WatchedCommunicator::lost_ranks() {
 void WatchedCommunicator::give_up(const Status& why, const std::vector<Rank>& blamed) {
   const std::lock_guard lock(lock_);
   if (comm_ != nullptr) comm_->give_up(why, blamed);
+}
+
+std::string WatchedCommunicator::message_hint(const std::vector<Rank>& ranks) {
+  const std::lock_guard lock(lock_);
+  if (comm_ == nullptr || ranks.empty()) return "";
+  constexpr const char* kRule = "both ends of a message must lie in the same kind of memory";
+  const std::vector<Rank> waiting = comm_->waiting_for_this_rank(ranks);
+  if (waiting.empty()) return fmt::format("; {}", kRule);
+  return fmt::format(
+      "; {} for this rank in an operation on memory of the host, and this message lies on a "
+      "device: {}",
+      describe_ranks(waiting) + (waiting.size() == 1 ? " waits" : " wait"), kRule);
 }
 
 }  // namespace weir::comm

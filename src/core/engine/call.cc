@@ -57,6 +57,7 @@ std::string describe(uint64_t what, uint64_t count) {
   if (purpose == Purpose::kWindowDestroy) return "window_destroy()";
   if (purpose == Purpose::kMemoryAllocate) return "mem_alloc()";
   if (purpose == Purpose::kArenaCreate) return "arena_create()";
+  if (purpose == Purpose::kMemoryRegister) return "register_symmetric()";
   if (purpose == Purpose::kDirect) return "an operation on memory of devices";
   if (purpose == Purpose::kSetup) return "an exchange that makes or changes a communicator";
   const auto kind = static_cast<Collective>(collective);

@@ -20,6 +20,7 @@ enum class Purpose : uint8_t {
   kSetup = 4,   // they tell each other what they need to make or change a communicator
   kMemoryAllocate = 5,
   kArenaCreate = 6,
+  kMemoryRegister = 7,
 };
 
 struct Call {

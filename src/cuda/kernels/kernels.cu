@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of the library: the reductions, one for each data type (reduce_arguments.h), and the
-// one that moves messages (message_arguments.h).
+// The kernels of the library: the reductions, one for each data type (reduce_arguments.h), the one
+// that copies from several peers at once (copy_arguments.h), and the one that moves messages
+// (message_arguments.h).
+#include "cuda/kernels/copy_arguments.h"
 #include "cuda/kernels/message_loop.h"
 #include "cuda/kernels/paired_instructions.h"
 #include "cuda/kernels/reduce_loop.h"
@@ -38,20 +40,20 @@ __device__ __forceinline__ void copy_words(char* to, const char* from, uint64_t 
   const uint64_t count = bytes / sizeof(Word);
   constexpr uint64_t kAtOnce = 4;
   uint64_t i = threadIdx.x;
-  for (; i + (kAtOnce - 1) * kMessageThreads < count; i += kAtOnce * kMessageThreads) {
+  for (; i + (kAtOnce - 1) * kCopyThreads < count; i += kAtOnce * kCopyThreads) {
     Word some[kAtOnce];
 #pragma unroll
-    for (uint64_t k = 0; k < kAtOnce; ++k) some[k] = __ldcg(words + i + k * kMessageThreads);
+    for (uint64_t k = 0; k < kAtOnce; ++k) some[k] = __ldcg(words + i + k * kCopyThreads);
 #pragma unroll
-    for (uint64_t k = 0; k < kAtOnce; ++k) target[i + k * kMessageThreads] = some[k];
+    for (uint64_t k = 0; k < kAtOnce; ++k) target[i + k * kCopyThreads] = some[k];
   }
-  for (; i < count; i += kMessageThreads) target[i] = __ldcg(words + i);
-  for (uint64_t k = count * sizeof(Word) + threadIdx.x; k < bytes; k += kMessageThreads) {
+  for (; i < count; i += kCopyThreads) target[i] = __ldcg(words + i);
+  for (uint64_t k = count * sizeof(Word) + threadIdx.x; k < bytes; k += kCopyThreads) {
     to[k] = __ldcg(from + k);
   }
 }
 
-__device__ __forceinline__ void copy_piece(const MessagePiece& piece) {
+__device__ __forceinline__ void copy_piece(const CopyPiece& piece) {
   const auto addresses =
       reinterpret_cast<uintptr_t>(piece.to) | reinterpret_cast<uintptr_t>(piece.from);
   if (addresses % sizeof(uint4) == 0) {
@@ -65,10 +67,15 @@ __device__ __forceinline__ void copy_piece(const MessagePiece& piece) {
 
 }  // namespace
 
+extern "C" __global__ void __launch_bounds__(kCopyThreads)
+    weir_copies(const __grid_constant__ CopyArguments arguments) {
+  copy_piece(share_of_block(arguments, blockIdx.x, gridDim.x));
+}
+
 extern "C" __global__ void __launch_bounds__(kMessageThreads)
     weir_messages(const __grid_constant__ MessageArguments arguments) {
   __shared__ MessageTrack tracks[kMessageTracksMax];
-  __shared__ MessagePiece piece;
+  __shared__ CopyPiece piece;
   __shared__ MessageStep step;
   __shared__ bool stopped;
   const bool leads = threadIdx.x == 0;

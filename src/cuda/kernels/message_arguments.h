@@ -18,6 +18,8 @@
 
 #include <cstdint>
 
+#include "cuda/kernels/copy_arguments.h"
+
 namespace weir::kernels {
 
 inline constexpr uint32_t kMessageLanes = 8;
@@ -28,7 +30,7 @@ inline constexpr uint64_t kMessageBytesPerLane = uint64_t{16} << 10;
 // Stripes, and slots, begin at multiples of this.
 inline constexpr uint64_t kMessageAlign = 256;
 
-inline constexpr uint32_t kMessageThreads = 512;
+inline constexpr uint32_t kMessageThreads = kCopyThreads;
 // Few enough that all blocks of a launch are on the device at the same time.
 inline constexpr uint32_t kMessageBlocks = 32;
 // What one block can look after.

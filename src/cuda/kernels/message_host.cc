@@ -16,7 +16,7 @@ MessageMover::MessageMover(const MessageArguments& arguments) : arguments_(argum
 bool MessageMover::advance(bool* any_moved) {
   *any_moved = false;
   for (size_t i = 0; i < tracks_.size();) {
-    MessagePiece piece;
+    CopyPiece piece;
     if (look(arguments_, tracks_[i], &piece) == MessageStep::kMove) {
       if (piece.bytes > 0) std::memcpy(piece.to, piece.from, piece.bytes);
       moved(arguments_, piece, &tracks_[i]);

@@ -15,6 +15,7 @@
 // device, of a block, whose other threads only copy.
 #pragma once
 
+#include "cuda/kernels/copy_arguments.h"
 #include "cuda/kernels/message_arguments.h"
 #include "cuda/kernels/qualifiers.h"
 
@@ -31,12 +32,6 @@ struct MessageTrack {
   uint32_t pieces = 0;   // the lane's counter
   uint64_t at = 0;       // in the stripe of the message
   uint32_t ended = 0;
-};
-
-struct MessagePiece {
-  char* to = nullptr;
-  const char* from = nullptr;
-  uint64_t bytes = 0;
 };
 
 enum class MessageStep : uint32_t { kWait, kMove, kEnded };
@@ -139,7 +134,7 @@ WEIR_KERNEL MessageTrack begin_track(const MessageArguments& a, uint32_t index) 
 
 // What the track can do now. After kMove its piece is to be copied, and then `moved` called.
 WEIR_KERNEL MessageStep look(const MessageArguments& a, const MessageTrack& track,
-                             MessagePiece* piece) {
+                             CopyPiece* piece) {
   if (track.ended != 0) return MessageStep::kEnded;
   const MessageOrder& order = order_of(a, track);
   const MessageData& message = message_of(a, order, track.message);
@@ -172,7 +167,7 @@ WEIR_KERNEL MessageStep look(const MessageArguments& a, const MessageTrack& trac
   return MessageStep::kMove;
 }
 
-WEIR_KERNEL void moved(const MessageArguments& a, const MessagePiece& piece, MessageTrack* track) {
+WEIR_KERNEL void moved(const MessageArguments& a, const CopyPiece& piece, MessageTrack* track) {
   const MessageOrder& order = order_of(a, *track);
   MessageLane& lane = order.lanes[track->lane];
   ++track->pieces;

@@ -18,6 +18,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "cuda/kernels/copy_host.h"
 #include "cuda/kernels/message_host.h"
 #include "cuda/kernels/reduce_host.h"
 
@@ -50,6 +51,11 @@ void run_reduction(const weir_hostcuda_launch* launch, void* context) {
                           uint64_t{launch->grid[0]} * launch->block[0]);
 }
 
+void run_copies(const weir_hostcuda_launch* launch, void* /*context*/) {
+  kernels::copy_on_host(*static_cast<const kernels::CopyArguments*>(launch->arguments[0]),
+                        launch->grid[0]);
+}
+
 // Waits for the kernels of other ranks.
 void move_messages(const weir_hostcuda_launch& launch, const Cancel& cancel) {
   constexpr int kYields = 200;
@@ -78,6 +84,8 @@ Kernels* make_kernels() {
     made->functions[kernels::kReduceNames[type]] = {
         run_reduction, &types[type], {sizeof(kernels::ReduceArguments)}, nullptr};
   }
+  made->functions[kernels::kCopyName] = {
+      run_copies, nullptr, {sizeof(kernels::CopyArguments)}, nullptr};
   made->functions[kernels::kMessageName] = {
       nullptr, nullptr, {sizeof(kernels::MessageArguments)}, move_messages};
   return made;

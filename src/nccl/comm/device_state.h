@@ -7,6 +7,9 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <set>
+#include <string>
 #include <utility>
 
 namespace weir::comm {
@@ -55,6 +58,12 @@ class DeviceState {
     kTransported = 8,  // the transport takes messages itself
     kInWindows = 16    // a collective has used its buffers where they lie
   };
+  // True the first time, of so many texts at most.
+  bool is_new(const std::string& text) {
+    constexpr size_t kTextsMax = 256;
+    std::lock_guard lock(texts_lock_);
+    return texts_.size() < kTextsMax && texts_.insert(text).second;
+  }
   // True the first time.
   bool note(Event event) {
     const auto bit = static_cast<uint32_t>(event);
@@ -68,6 +77,8 @@ class DeviceState {
   std::shared_ptr<comm::StreamRecord> stream_record_;
   std::atomic<bool> in_one_process_{false};
   std::atomic<uint32_t> noted_{0};
+  std::mutex texts_lock_;
+  std::set<std::string> texts_;
 };
 
 }  // namespace weir::nccl

@@ -48,7 +48,7 @@ struct SharedWindow {
   bool everywhere = false;  // every rank reaches the memory of all
   uint64_t reachable = 0;   // Communicator::add_reachable's number, where collectives use it
   // On devices, where collectives use it there.
-  std::shared_ptr<comm::DeviceWindow> on_devices;
+  std::shared_ptr<const comm::DeviceWindow> on_devices;
 
   // A put in progress holds it shared, so that the window ends before or after the put.
   std::shared_mutex ending;

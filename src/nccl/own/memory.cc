@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "api/handles.h"
-#include "core/comm/stream/device_window.h"
 #include "core/comm/stream/stream_memory.h"
+#include "core/comm/stream/window_setup.h"
 #include "nccl/api/own.h"
 #include "nccl/base/outcome.h"
 #include "nccl/comm/comm.h"
@@ -158,8 +158,7 @@ ncclResult_t weir::nccl::own::CommWindowDeregister(ncclComm_t handle, ncclWindow
       comm->weir()->comm->windows().withdraw_reachable(taken->shared->reachable);
     }
     if (const auto on_devices = std::exchange(taken->shared->on_devices, nullptr)) {
-      comm->devices().stream_memory()->remove_window(on_devices.get());
-      on_devices->end();
+      weir::comm::end_window(*comm->devices().stream_memory(), on_devices.get());
     }
     return comm->one_sided()->end_window(kFunction, *comm, *taken->shared);
   });

@@ -11,10 +11,10 @@
 
 #include "api/handles.h"
 #include "core/base/process_number.h"
-#include "core/comm/stream/device_window.h"
 #include "core/comm/stream/stream_memory.h"
 #include "core/comm/stream/stream_record.h"
 #include "core/comm/stream/stream_setup.h"
+#include "core/comm/stream/window_setup.h"
 #include "nccl/stream/direct_policy.h"
 #include "nccl/stream/enqueue.h"
 #include "nccl/stream/neighbors.h"
@@ -79,33 +79,23 @@ Outcome make_stream_memory(const char* function, const Comm& comm, comm::DirectC
 }  // namespace
 
 Outcome make_device_window(const char* function, const Comm& comm, void* memory, uint64_t bytes,
-                           bool wanted, std::shared_ptr<comm::DeviceWindow>* made) {
+                           bool wanted, std::shared_ptr<const comm::DeviceWindow>* made) {
   comm::StreamMemory* const streams = comm.devices().stream_memory().get();
   if (streams == nullptr) return {};
-  comm::DeviceWindow::Config config;
-  config.rank = static_cast<Rank>(comm.rank());
-  config.rank_count = static_cast<Rank>(comm.rank_count());
-  config.context = streams->context();
-  config.network = comm.devices().in_one_process() ? nullptr : comm.weir()->comm->network();
-  config.number = streams->next_window();
-  auto window =
-      std::make_shared<comm::DeviceWindow>(streams->driver(), config, memory, bytes, wanted);
-  const comm::DeviceWindow::Entry& mine = window->begin();
-  std::vector<comm::DeviceWindow::Entry> all(static_cast<size_t>(comm.rank_count()));
-  weir_result_t told = gather_for_setup(comm.weir(), &mine, all.data(), sizeof mine);
-  if (told != WEIR_OK) return comm.outcome(function, told);
-  const uint32_t can = window->connect(all) ? 1 : 0;
-  std::vector<uint32_t> votes(all.size());
-  told = gather_for_setup(comm.weir(), &can, votes.data(), sizeof can);
-  if (told != WEIR_OK) return comm.outcome(function, told);
-  window->connected();
-  if (!window->reason().empty()) {
+  weir_result_t told = WEIR_OK;
+  const auto gather = [&](const void* mine, void* all, size_t entry_bytes) {
+    told = gather_for_setup(comm.weir(), mine, all, entry_bytes);
+    return told == WEIR_OK ? Status() : Status(static_cast<Code>(told), "");
+  };
+  control::Network* const network =
+      comm.devices().in_one_process() ? nullptr : comm.weir()->comm->network();
+  std::string reason;
+  const Status status =
+      comm::make_window(*streams, network, memory, bytes, wanted, gather, made, &reason);
+  if (!status.ok()) return comm.outcome(function, told);
+  if (!reason.empty()) {
     explain(comm, fmt::format("a window on devices is copied through scratch: rank {}: {}",
-                              comm.rank(), window->reason()));
-  }
-  if (std::count(votes.begin(), votes.end(), 1u) == static_cast<std::ptrdiff_t>(votes.size())) {
-    streams->add_window(window);
-    *made = std::move(window);
+                              comm.rank(), reason));
   }
   return {};
 }

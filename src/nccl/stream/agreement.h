@@ -22,6 +22,6 @@ Outcome agree_on_devices(const char* function, Comm& comm);
 // `wanted`: on this rank. *made stays empty on all ranks where one of them does not want that, or
 // does not reach another's.
 Outcome make_device_window(const char* function, const Comm& comm, void* memory, uint64_t bytes,
-                           bool wanted, std::shared_ptr<comm::DeviceWindow>* made);
+                           bool wanted, std::shared_ptr<const comm::DeviceWindow>* made);
 
 }  // namespace weir::nccl

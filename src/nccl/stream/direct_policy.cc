@@ -57,4 +57,11 @@ void explain_first(Comm& comm, OperationKind kind, bool in_windows) {
                                    : "device memory is copied directly between the ranks");
 }
 
+void explain_way(Comm& comm, const engine::Call& call, const comm::CallWay& way) {
+  const Result<Settings>& settings = process_settings();
+  if (!settings.ok() || !settings.value().explain || comm.rank() != 0) return;
+  const std::string text = fmt::format("{}: {}", engine::describe(call), way.text());
+  if (comm.devices().is_new(text)) explain(comm, text);
+}
+
 }  // namespace weir::nccl

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <string>
 
+#include "core/comm/stream/stream_call.h"
 #include "nccl/host/operation.h"
 
 namespace weir::nccl {
@@ -18,5 +19,7 @@ void explain(const Comm& comm, const std::string& text);
 
 // The first operation of a kind that is work of its stream alone, with `explain`.
 void explain_first(Comm& comm, OperationKind kind, bool in_windows);
+// With WEIR_EXPLAIN, on rank 0: once for each kind of call, the way that it goes.
+void explain_way(Comm& comm, const engine::Call& call, const comm::CallWay& way);
 
 }  // namespace weir::nccl

@@ -220,7 +220,7 @@ comm::WatchedCall watched_call(const Part& part, const Batch& batch, comm::Strea
   comm::WatchedCall call;
   call.owner = owner_of(part.comm);
   call.memory = part.comm->devices().stream_memory();
-  if (!batch.capture.active) call.record = part.comm->devices().stream_record();
+  call.record = part.comm->devices().stream_record();
   call.words = std::move(words);
   call.in_graph = batch.capture.active;
   return call;
@@ -267,7 +267,7 @@ Outcome prepare_collectives(const Driver& driver, const Batch& batch,
     if (!outcome.ok()) return outcome;
     made.position = positions[part.streamed.size()];
     name_call(it, chain.last_call, &watched);
-    made.watch = std::make_shared<comm::CollectiveWatch>(watched, made.call->words());
+    made.watch = std::make_shared<comm::CollectiveWatch>(watched, *made.call);
     if (batch.capture.active) made.call->repeats();
     if (batch.capture.active && driver.is_stand_in) {
       made.call->check_first([it] { (void)fails_check(it); });
@@ -278,6 +278,7 @@ Outcome prepare_collectives(const Driver& driver, const Batch& batch,
       made.call->wait_for(&watched.words.gate().done);
     }
     explain_first(*part.comm, it.kind, made.call->in_windows());
+    explain_way(*part.comm, call, made.call->way());
     part.streamed.push_back(std::move(made));
   }
   return {};
@@ -443,7 +444,7 @@ Outcome follow(const Driver& driver, const Batch& batch, cuda::Stream later, cud
 Outcome enqueue_step(Part& part) {
   StreamedCall& it = part.streamed[part.next_streamed];
   Outcome outcome = outcome_of(it.call->enqueue_step());
-  if (it.call->begun() && part.graph_tasks == nullptr) it.watch->note_begun();
+  if (it.call->begun()) it.watch->note_begun();
   if (it.call->done()) ++part.next_streamed;
   return outcome;
 }
@@ -506,7 +507,7 @@ Outcome enqueue_messages(const Batch& batch, bool end) {
     const StreamedMessages& it = part.messages;
     if (it.call == nullptr) continue;
     Outcome outcome = outcome_of(end ? it.call->enqueue_end() : it.call->enqueue_kernel());
-    if (it.call->begun() && part.graph_tasks == nullptr) it.watch->note_begun();
+    if (it.call->begun()) it.watch->note_begun();
     if (!outcome.ok()) return outcome;
   }
   return {};

@@ -50,6 +50,7 @@ class CommAsOwner final : public comm::StreamOwner {
   void give_up(const Status& why, const std::vector<Rank>&) override {
     comm_->give_up(outcome_of(why));
   }
+  std::string message_hint(const std::vector<Rank>&) override { return ""; }
   std::string queue_hint() override {
     const Neighbors* neighbors = comm_->devices().neighbors().get();
     const cuda::Driver* driver = cuda::known_driver();

@@ -208,7 +208,8 @@ TEST_F(NcclOwnRecord, ARankWhoseStreamDoesNotComeIsNamed) {
       << text;
   EXPECT_EQ(told["ranks"][1]["activity"], "operation 2, " + call + ", is enqueued");
   const std::string activity = told["ranks"][0]["activity"];
-  EXPECT_EQ(activity.find("operation 2, " + call + ", waits "), 0u) << activity;
+  EXPECT_EQ(activity.find("operation 2, " + call + ", one phase by scratch, waits "), 0u)
+      << activity;
   EXPECT_NE(activity.find(" for rank 1"), std::string::npos) << activity;
 
   gate.open();
@@ -224,6 +225,35 @@ TEST_F(NcclOwnRecord, ARankWhoseStreamDoesNotComeIsNamed) {
 }
 
 // The same for messages.
+TEST_F(NcclOwnRecord, TheCaptureOfACallIsRecordedAndItsLaunchesAreNot) {
+  const AllRanks ranks(2);
+  std::vector<Stream> streams;
+  std::vector<Array> data;
+  std::vector<Graph> graphs;
+  streams.reserve(2);
+  for (int rank = 0; rank < 2; ++rank) {
+    use_device(rank);
+    const Stream& stream = streams.emplace_back();
+    data.emplace_back(MemoryKind::kDevice, 10);
+    data.back().set(std::vector<int>(10, rank));
+    graphs.emplace_back(stream, [&] {
+      EXPECT_NCCL(ncclAllReduce(data.back().data(), data.back().data(), 10, ncclInt, ncclSum,
+                                ranks[rank], stream.nccl()));
+    });
+  }
+  for (int launch = 0; launch < 3; ++launch) {
+    for (size_t rank = 0; rank < 2; ++rank) graphs[rank].launch(streams[rank]);
+    for (size_t rank = 0; rank < 2; ++rank) streams[rank].synchronize();
+  }
+  const Json told = look_at_streams();
+  ASSERT_FALSE(told.is_null());
+  for (size_t rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(messages_of(told, rank, "capture into a graph"),
+              std::vector<std::string>{std::to_string(rank) + " 40 true"});
+    EXPECT_TRUE(told["ranks"][rank]["operations"].empty()) << told["ranks"][rank].dump(1);
+  }
+}
+
 TEST_F(NcclOwnRecord, ARankThatDoesNotSendIsNamed) {
   const AllRanks ranks(2);
   std::vector<Stream> streams;

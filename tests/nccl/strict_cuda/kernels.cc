@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "cuda/kernels/copy_host.h"
 #include "cuda/kernels/message_host.h"
 #include "cuda/kernels/reduce_host.h"
 #include "nccl/strict_cuda/world.h"
@@ -15,9 +16,10 @@ namespace {
 
 constexpr size_t kElementBytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
 int module_of_all = 0;
-// Only their addresses count; the last one is that of messages.
-int functions[weir::kernels::kReduceCount + 1];
+// Only their addresses count; the last ones are those of messages and copies.
+int functions[weir::kernels::kReduceCount + 2];
 int* const message_function = &functions[weir::kernels::kReduceCount];
+int* const copy_function = &functions[weir::kernels::kReduceCount + 1];
 
 // What a kernel of the context may touch, as this library reaches it; all else ends the process.
 char* reach_from(Context context, const void* pointer, size_t bytes) {
@@ -86,6 +88,33 @@ Result launch_messages(Stream stream, const weir::kernels::MessageArguments& giv
   });
 }
 
+// The device of memory of a device; -1: it is none.
+int device_of(const void* pointer) {
+  uintptr_t base = 0;
+  const Memory* memory = find_device(world(), reinterpret_cast<uintptr_t>(pointer), &base);
+  return memory == nullptr ? -1 : static_cast<int>(index_of(memory->context));
+}
+
+Result launch_copies(Stream stream, const weir::kernels::CopyArguments& given, unsigned blocks) {
+  const Context context = t_context;
+  return issue("cuLaunchKernel", stream, [=]() -> Work {
+    return [=] {
+      auto all = given;
+      std::vector<int> from;
+      for (uint32_t i = 0; i < all.count; ++i) {
+        auto& it = all.copies[i];
+        from.push_back(device_of(it.from));
+        it.to = reach_from(context, it.to, it.bytes);
+        it.from = reach_anywhere(context, it.from, it.bytes);
+      }
+      weir::kernels::copy_on_host(all, blocks);
+      world().copied_from[context] = from;
+      ++world().kernels;
+      return true;
+    };
+  });
+}
+
 }  // namespace
 
 STRICT_CUDA_API cuCtxEnablePeerAccess(Context peer, unsigned) {
@@ -120,6 +149,10 @@ STRICT_CUDA_API cuModuleGetFunction(Function* function, Module, const char* name
     *function = message_function;
     return kSuccess;
   }
+  if (std::strcmp(name, weir::kernels::kCopyName) == 0) {
+    *function = copy_function;
+    return kSuccess;
+  }
   return kErrorNotFound;
 }
 
@@ -129,6 +162,10 @@ STRICT_CUDA_API cuLaunchKernel(Function function, unsigned grid_x, unsigned, uns
   if (function == message_function) {
     return launch_messages(stream,
                            *static_cast<const weir::kernels::MessageArguments*>(arguments[0]));
+  }
+  if (function == copy_function) {
+    return launch_copies(stream, *static_cast<const weir::kernels::CopyArguments*>(arguments[0]),
+                         grid_x);
   }
   const auto type = static_cast<uint32_t>(static_cast<int*>(function) - functions);
   auto given = *static_cast<const weir::kernels::ReduceArguments*>(arguments[0]);

@@ -253,6 +253,7 @@ void wait_within_host(DevicePointer to, DevicePointer from, Stream handle) {
 }  // namespace
 
 STRICT_CUDA_API cuMemcpyAsync(DevicePointer to, DevicePointer from, size_t bytes, Stream stream) {
+  const Context context = t_context;
   const Result result = issue("cuMemcpyAsync", stream, [=]() -> Work {
     const auto begin = std::chrono::steady_clock::now();
     return [=] {
@@ -265,6 +266,7 @@ STRICT_CUDA_API cuMemcpyAsync(DevicePointer to, DevicePointer from, size_t bytes
         std::abort();
       }
       if (is_on_device(to) != is_on_device(from)) ++world().host_copies;
+      if (is_on_device(to) && is_on_device(from)) ++world().device_copies[context];
       std::memcpy(target, source, bytes);
       return true;
     };

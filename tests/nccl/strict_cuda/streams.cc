@@ -46,6 +46,7 @@ STRICT_CUDA_API cuStreamCreate(Stream* stream, unsigned flags) {
 STRICT_CUDA_API cuStreamCreateWithPriority(Stream* stream, unsigned, int priority) {
   World& it = world();
   const Submission submission(it);
+  if (const Result error = error_of(it, t_context); error != kSuccess) return error;
   auto* made = new StreamState();
   made->context = t_context;
   made->priority = std::clamp(priority, kPriorityGreatest, kPriorityLeast);
@@ -103,6 +104,7 @@ STRICT_CUDA_API cuStreamQuery(Stream handle) {
   if (t_context == nullptr) return kErrorInvalidContext;
   StreamState* stream = find_stream(it, handle);
   if (stream == nullptr) return kErrorInvalidHandle;
+  if (const Result error = error_of(it, stream->context); error != kSuccess) return error;
   return stream->queue.empty() ? kSuccess : 600;
 }
 

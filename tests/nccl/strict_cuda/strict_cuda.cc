@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nccl/strict_cuda/strict_cuda.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 
@@ -139,16 +140,37 @@ extern "C" int strict_cuda_host_copies() {
   return it.host_copies;
 }
 
+extern "C" int strict_cuda_device_copies(int device) {
+  World& it = world();
+  std::lock_guard lock(it.lock);
+  return it.device_copies[&contexts[device]];
+}
+
 extern "C" int strict_cuda_kernels() {
   World& it = world();
   std::lock_guard lock(it.lock);
   return it.kernels;
 }
 
+extern "C" int strict_cuda_copied_from(int device, int* from, int capacity) {
+  World& it = world();
+  std::lock_guard lock(it.lock);
+  const std::vector<int>& all = it.copied_from[&contexts[device]];
+  const auto count = std::min(all.size(), static_cast<size_t>(capacity));
+  std::copy_n(all.begin(), count, from);
+  return static_cast<int>(all.size());
+}
+
 extern "C" void strict_cuda_queue(int calls) {
   World& it = world();
   std::lock_guard lock(it.lock);
   it.queue_max = static_cast<size_t>(calls);
+}
+
+extern "C" void strict_cuda_lose(int device, int error) {
+  World& it = world();
+  std::lock_guard lock(it.lock);
+  it.lost[&contexts[device]] = error;
 }
 
 extern "C" void strict_cuda_load_lazily() {

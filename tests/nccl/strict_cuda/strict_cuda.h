@@ -40,10 +40,17 @@ STRICT_CUDA_TESTS void strict_cuda_slow(int copy_ms);
 STRICT_CUDA_TESTS int strict_cuda_user_objects();
 // Copies that have been carried out between a device and memory of the host.
 STRICT_CUDA_TESTS int strict_cuda_host_copies();
+// The same within a device and between devices, by a thread that uses this one.
+STRICT_CUDA_TESTS int strict_cuda_device_copies(int device);
 // Kernels that have been carried out.
 STRICT_CUDA_TESTS int strict_cuda_kernels();
+// Of the kernels that copy from several devices at once, the latest one of a device: the devices
+// that it has copied from, in the order of the copies. Returns how many; 0: there was none.
+STRICT_CUDA_TESTS int strict_cuda_copied_from(int device, int* from, int capacity);
 // A hardware queue, or a stream that has one of its own, has room for so many calls; 1024 at first.
 STRICT_CUDA_TESTS void strict_cuda_queue(int calls);
+// The context of a device is lost: its streams do nothing more, and calls with them return `error`.
+STRICT_CUDA_TESTS void strict_cuda_lose(int device, int error);
 // What the first launch of a kernel does that is loaded lazily: waits for the device with the
 // context's lock.
 STRICT_CUDA_TESTS void strict_cuda_load_lazily();

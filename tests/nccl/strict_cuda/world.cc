@@ -79,7 +79,7 @@ void serve(World& it) {
     bool moved = false;
     std::vector<StreamState*> gone;
     for (StreamState* stream : it.streams) {
-      while (!stream->queue.empty()) {
+      while (!stream->queue.empty() && error_of(it, stream->context) == kSuccess) {
         any = true;
         if (!is_first(*stream) || !carry_out(*stream)) break;
         ++stream->done;
@@ -192,6 +192,7 @@ Result issue(const char* function, Stream handle, std::function<Work()> make) {
   if (t_context == nullptr) return kErrorInvalidContext;
   StreamState* stream = find_stream(it, handle);
   if (stream == nullptr) return kErrorInvalidHandle;
+  if (const Result error = error_of(it, t_context); error != kSuccess) return error;
   if (stream->capture != nullptr) {
     if (stream->capture->spoiled) return kErrorCaptureInvalidated;
     stream->capture->nodes.push_back({std::move(make), stream->last});
@@ -201,6 +202,11 @@ Result issue(const char* function, Stream handle, std::function<Work()> make) {
   submission.wait_for_room(*stream);
   push(it, stream, function, make());
   return kSuccess;
+}
+
+Result error_of(const World& it, Context context) {
+  const auto found = it.lost.find(context);
+  return found == it.lost.end() ? kSuccess : found->second;
 }
 
 Result forbidden(World& it, const char* function) {

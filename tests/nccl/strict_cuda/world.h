@@ -163,9 +163,12 @@ struct World {
       access;                      // the first one's kernels, to the second one's memory
   std::map<Device, int> retained;  // primary contexts, and how often
   int objects = 0;
+  std::map<Context, Result> lost;  // contexts, with what calls in them return
   int copy_ms = 0;
   int host_copies = 0;
+  std::map<Context, int> device_copies;  // by copies of CUDA's, within and between devices
   int kernels = 0;
+  std::map<Context, std::vector<int>> copied_from;  // by the latest kernel that copies: devices
   uint64_t next_capture = 1;
   size_t queue_max = kQueueMax;
   StreamState legacy;
@@ -201,6 +204,8 @@ class Submission {
 
 // Whether this call is the one that is to fail.
 bool fault(World& it, const char* function);
+// The error of a context that is lost; kSuccess: it is not.
+Result error_of(const World& it, Context context);
 
 // Whether streams share hardware queues, and calls wait for the device.
 bool is_like_a_driver(const World& it);

@@ -183,7 +183,7 @@ void DeviceMessages::enqueue_pending(const IsPending& collectives) {
       }
     }
     if (batch != nullptr) {
-      const Status status = enqueue(*batch);
+      const Status status = parts_.explain_loss(enqueue(*batch));
       // It may have begun, and the peer waits for the rest.
       if (status.code() == Code::kSystem) parts_.owner->give_up(status, {});
       const std::lock_guard lock(state_.lock);
@@ -213,7 +213,7 @@ void DeviceMessages::enqueue_ends(const IsPending& collectives) {
     const cuda::ContextScope scope(parts_.memory->driver(),
                                    cuda::is_default_stream(lead) ? nullptr : lead,
                                    parts_.memory->context());
-    const Status status = enqueue_end(*batch);
+    const Status status = parts_.explain_loss(enqueue_end(*batch));
     if (status.code() == Code::kSystem) parts_.owner->give_up(status, {});
     const std::lock_guard lock(state_.lock);
     enqueued(*batch, status);
@@ -280,7 +280,7 @@ Status DeviceMessages::make_call(Batch& batch) {
   watched.function = batch.function;
   watched.owner = parts_.owner;
   watched.memory = parts_.memory;
-  if (batch.graph == nullptr) watched.record = parts_.record;
+  watched.record = parts_.record;
   watched.words = batch.words;
   watched.number = WordsPool::kNumber;
   watched.in_graph = batch.graph != nullptr;
@@ -316,7 +316,7 @@ Status DeviceMessages::enqueue_kernel(Batch& batch) {
   parts_.watches->watch(driver, batch.watch, batch.graph);
   Status status = batch.call->enqueue_kernel();
   const bool begun = batch.call->begun();
-  if (begun && batch.graph == nullptr) batch.watch->note_begun();
+  if (begun) batch.watch->note_begun();
   if (status.ok()) return Status();
   if (!begun) {
     parts_.watches->drop(batch.watch, batch.graph);
@@ -472,6 +472,20 @@ void DeviceMessages::collect_peers(std::vector<Rank>* peers) const {
       }
     }
   }
+}
+
+bool DeviceMessages::waits_on_device(Rank peer, bool sends) const {
+  if (parts_.memory == nullptr) return false;
+  const Rank me = state_.rank();
+  const kernels::MessageLane* const lanes =
+      parts_.memory->flags().lanes(sends ? me : peer, sends ? peer : me);
+  for (uint32_t i = 0; i < kernels::kMessageLanes; ++i) {
+    const bool has_some = load_word(lanes[i].put) != load_word(lanes[i].taken);
+    const bool is_there = sends ? load_word(lanes[i].receives) != 0 : has_some;
+    const bool is_here = load_word(sends ? lanes[i].sends : lanes[i].receives) != 0;
+    if (is_there && !is_here && (!sends || !has_some)) return true;
+  }
+  return false;
 }
 
 // CUDA's objects do not work there, not even to be destroyed.

@@ -69,6 +69,9 @@ class DeviceMessages {
   Request* first_detached() const;
   // Of all that have not ended, as often as there are messages.
   void collect_peers(std::vector<Rank>* peers) const;
+  // Whether a peer receives a message of this rank on its device, or has sent one from there, and
+  // no message of this rank on its device is the other end.
+  bool waits_on_device(Rank peer, bool sends) const;
   // In a child made by fork.
   void leave_to_child();
 

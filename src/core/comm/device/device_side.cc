@@ -161,6 +161,12 @@ bool DeviceSide::takes_message(std::string* why_not) const {
   return why_not->empty();
 }
 
+StreamMemory* DeviceSide::stream_memory(std::string* why_not) const {
+  if (streams_.is_ready()) return streams_.parts().memory.get();
+  *why_not = stream_refusal_.empty() ? prepare_refusal_ : stream_refusal_;
+  return nullptr;
+}
+
 Status DeviceSide::start_message(Request& request) {
   if (request.device->device != streams_.device()) return other_device(request, streams_.device());
   messages_.start(request);
@@ -245,7 +251,7 @@ void DeviceSide::stream_exchange_done() {
   }
   stream_step_ = StreamStep::kDecided;
   prepares_ = false;
-  streams_.become_ready(owner_);
+  streams_.become_ready(owner_, state_.rank() == 0 && queue_.planner()->explains());
   messages_.become_ready(streams_.parts());
   refuse_messages();
   meeting.end();
@@ -559,6 +565,7 @@ bool DeviceSide::serve(OperationFailure* failure) {
         return true;
       }
       call.taken = true;
+      explain_transport(*it);
     }
     if (!call.enqueued) {
       const weir_result_t result = f.enqueued(d.instance, &it->op);
@@ -587,6 +594,18 @@ bool DeviceSide::serve(OperationFailure* failure) {
     it = next;
   }
   return moved;
+}
+
+// Once for each kind of call.
+void DeviceSide::explain_transport(const Request& request) {
+  constexpr size_t kLinesMax = 256;
+  if (state_.rank() != 0 || !queue_.planner()->explains()) return;
+  const std::string line =
+      fmt::format("{} on devices of '{}': by transport '{}'{}", engine::describe(request.call),
+                  state_.name, kTransport, why_no_streams());
+  if (explained_.size() < kLinesMax && explained_.insert(line).second) {
+    std::fprintf(stderr, "%s\n", line.c_str());
+  }
 }
 
 Request* DeviceSide::first_detached() const {

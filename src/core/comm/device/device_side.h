@@ -23,6 +23,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -91,6 +92,10 @@ class DeviceSide {
     return opened_ == nullptr ? nullptr : opened_->first;
   }
   const DeviceMessages& messages() const { return messages_; }
+  // What calls from device to device use; nullptr: they do not go so, or it is not decided yet, and
+  // `why_not` says why. The same on all ranks at the same place among their collectives.
+  StreamMemory* stream_memory(std::string* why_not) const;
+  bool is_undecided() const { return stream_step_ == StreamStep::kNone; }
   // An operation without a handle at the caller; nullptr: there is none.
   Request* first_detached() const;
   // The transport, or the stream, has the operation, and does not tell which ranks it waits for.
@@ -184,6 +189,7 @@ class DeviceSide {
   bool poll_transport(OperationFailure* failure);
   bool poll_joining();
   bool serve(OperationFailure* failure);
+  void explain_transport(const Request& request);
   void operation_failed(const Request& request, weir_result_t result,
                         OperationFailure* failure) const;
   bool end();  // true when no operation is left
@@ -209,6 +215,7 @@ class DeviceSide {
   uint64_t streams_ending_ns_ = 0;           // since when they end; 0: they do not
 
   std::unique_ptr<Opened> opened_;
+  std::set<std::string> explained_;
   std::atomic<bool> is_open_{false};
   std::atomic<bool> has_calls_{false};
 };

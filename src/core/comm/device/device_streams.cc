@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/comm/device/device_streams.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cstdio>
 #include <thread>
 #include <utility>
 
@@ -88,7 +91,8 @@ Status DeviceStreams::connect(const std::vector<StreamSetup::Entry>& all) {
   return unsupported(reason.empty() ? "another rank of its process says why" : reason);
 }
 
-void DeviceStreams::become_ready(std::shared_ptr<StreamOwner> owner) {
+void DeviceStreams::become_ready(std::shared_ptr<StreamOwner> owner, bool explains) {
+  explains_ = explains;
   parts_.memory = setup_->end(true);
   setup_.reset();
   parts_.owner = std::move(owner);
@@ -179,7 +183,7 @@ void DeviceStreams::enqueue_pending(const std::function<bool(const CallGroup&)>&
       }
       call.is_being_enqueued = true;
     }
-    const Status status = enqueue(*request);
+    const Status status = parts_.explain_loss(enqueue(*request));
     // It may have begun, and peers wait for the rest.
     if (status.code() == Code::kSystem) parts_.owner->give_up(status, {});
     const std::lock_guard lock(state_.lock);
@@ -218,6 +222,16 @@ Status DeviceStreams::enqueue(Request& request) {
   return Status();
 }
 
+// Once for each call of its kind that goes so.
+void DeviceStreams::explain(const engine::Call& call, const std::string& way) {
+  constexpr size_t kLinesMax = 256;
+  const std::string line =
+      fmt::format("{} on devices of '{}': {}", engine::describe(call), state_.name, way);
+  if (explained_.size() < kLinesMax && explained_.insert(line).second) {
+    std::fprintf(stderr, "%s\n", line.c_str());
+  }
+}
+
 Status DeviceStreams::find_chain(const char* function, const Capture& capture,
                                  std::shared_ptr<Chain>* chain,
                                  std::shared_ptr<GraphWatches>* graph) {
@@ -242,7 +256,7 @@ Status DeviceStreams::enqueue_in(const Request& request, const char* function, c
   watched.function = function;
   watched.owner = parts_.owner;
   watched.memory = parts_.memory;
-  if (graph == nullptr) watched.record = parts_.record;
+  watched.record = parts_.record;
   watched.words = {chain.words, 0};
   watched.number = chain.number_latest;
   watched.in_graph = graph != nullptr;
@@ -251,14 +265,17 @@ Status DeviceStreams::enqueue_in(const Request& request, const char* function, c
   WEIR_RETURN_IF_ERROR(StreamCall::make(function, request.call, nullptr, parts_.memory, stream,
                                         watched.words, watched.number, &chain.pinned, &call));
   if (graph != nullptr) call->repeats();
-  auto made = std::make_shared<CollectiveWatch>(watched, call->words());
+  if (explains_) {
+    explain(request.call, call->way().text() + (graph == nullptr ? "" : ", captured into a graph"));
+  }
+  auto made = std::make_shared<CollectiveWatch>(watched, *call);
   made->keep(call->host_copies());
   if (chain.has_end) WEIR_RETURN_IF_ERROR(chain.end.wait(driver, function, stream));
   parts_.watches->watch(driver, made, graph);
   Status status;
   while (status.ok() && !call->done()) {
     status = call->enqueue_step();
-    if (call->begun() && graph == nullptr) made->note_begun();
+    if (call->begun()) made->note_begun();
   }
   if (status.ok()) {
     status = StreamEvent::record(driver, function, stream, &chain.end);

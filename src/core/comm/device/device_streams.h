@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -45,7 +46,8 @@ class DeviceStreams {
   const StreamSetup::Entry& entry() const { return *entry_; }
   Status connect(const std::vector<StreamSetup::Entry>& all);
   // All ranks can; or one of them cannot.
-  void become_ready(std::shared_ptr<StreamOwner> owner);
+  // `explains`: tells the way of each kind of call on standard error.
+  void become_ready(std::shared_ptr<StreamOwner> owner, bool explains);
   void give_back();
   bool is_ready() const { return parts_.memory != nullptr; }
   const StreamParts& parts() const { return parts_; }
@@ -90,6 +92,7 @@ class DeviceStreams {
   Request* next_pending(const std::function<bool(const CallGroup&)>& comes_after) const;
   // Without the lock, one thread at a time.
   Status enqueue(Request& request);
+  void explain(const engine::Call& call, const std::string& way);
   Status find_chain(const char* function, const Capture& capture, std::shared_ptr<Chain>* chain,
                     std::shared_ptr<GraphWatches>* graph);
   Status enqueue_in(const Request& request, const char* function, cuda::Stream stream, Chain& chain,
@@ -108,6 +111,8 @@ class DeviceStreams {
 
   std::atomic<bool> has_pending_{false};  // and it is ready
   // Of the thread that enqueues.
+  bool explains_ = false;
+  std::set<std::string> explained_;
   std::shared_ptr<Chain> chain_;
   GraphChains<Chain> graphs_;
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "core/comm/stream/stream_memory.h"
 #include "core/comm/stream/stream_owner.h"
@@ -17,6 +18,14 @@ struct StreamParts {
   std::shared_ptr<StreamOwner> owner;
   std::shared_ptr<StreamRecord> record;  // empty: nothing is recorded
   std::shared_ptr<StreamWatches> watches;
+
+  // Of calls to CUDA: where one has failed since the context is lost, no call on a stream ends.
+  Status explain_loss(const Status& status) const {
+    if (status.code() != Code::kSystem || !memory->context_check().look()) return status;
+    watches->lose_all();
+    return Status(Code::kSystem, status.text() + ", on rank " + std::to_string(memory->rank()) +
+                                     ": " + memory->context_check().reason());
+  }
 };
 
 // CU_STREAM_PER_THREAD, by which each thread means another stream.

@@ -143,6 +143,7 @@ Status HealthTexts::timeout(const Request& request, int64_t timeout_ms,
       whom = absence_of(request, ranks);
     }
   }
+  whom += operations_.other_end_of(request);
   return Status(Code::kTimeout,
                 fmt::format("{} did not finish within {} ms on rank {}: waiting for {}. Check "
                             "whether the awaited ranks are stopped, stuck elsewhere or slower than "

@@ -93,8 +93,9 @@ enum class RecordKind : uint32_t {
   // is this rank.
   kTagSend = 16,
   kTagRecv = 17,
+  kCapture = 18,  // an operation on devices became part of a graph; its peer is this rank
 };
-inline constexpr uint32_t kRecordKindMax = 17;
+inline constexpr uint32_t kRecordKindMax = 18;
 
 // Kinds with a single peer, kept among the messages.
 constexpr bool is_message(RecordKind kind) {

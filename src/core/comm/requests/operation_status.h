@@ -3,6 +3,7 @@
 // and ends them. With the communicator's lock held.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "core/base/status.h"
@@ -41,6 +42,8 @@ class OperationStatus {
   virtual bool waits_for_stream(const Request& request) const = 0;
   // A thread of its own watches its deadline.
   virtual bool is_watched(const Request&) const { return false; }
+  // Of a message whose other end lies in another kind of memory: what is known of that; else "".
+  virtual std::string other_end_of(const Request&) const { return ""; }
   // The latest collective that was finished.
   virtual uint64_t finished_sequence() const = 0;
   // Where no memory is shared: the header of this rank's latest collective, and one of a peer's

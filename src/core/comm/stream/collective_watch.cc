@@ -22,6 +22,10 @@ constexpr std::chrono::microseconds kReleasePause{20};
 }  // namespace
 
 void CollectiveWatch::note_begun() {
+  if (in_graph()) {
+    if (!std::exchange(is_captured_, true)) record_capture(bytes_);
+    return;
+  }
   if (number_ != 0) return;
   const uint64_t number = memory().next_call();
   memory().flags().note_call(memory().rank(), number, words_.what, words_.count,
@@ -38,7 +42,7 @@ void CollectiveWatch::record_wait(uint64_t since_ns) const {
   if (number_ == 0) return;
   std::vector<Rank> awaited = late_ranks();
   if (awaited.empty()) awaited = memory().silent_ranks(words_.fingerprint);
-  record()->waits(number_, words_, since_ns, awaited);
+  record()->waits(number_, words_, way_, since_ns, awaited);
 }
 
 void CollectiveWatch::release() {

@@ -19,8 +19,11 @@ namespace weir::comm {
 
 class CollectiveWatch : public StreamWatch {
  public:
-  CollectiveWatch(WatchedCall call, const CallWords& words)
-      : StreamWatch(std::move(call)), words_(words) {}
+  CollectiveWatch(WatchedCall watched, const StreamCall& call)
+      : StreamWatch(std::move(watched)),
+        words_(call.words()),
+        way_(call.way()),
+        bytes_(call.bytes()) {}
 
   size_t order() const override { return 0; }
   // Tells the peers.
@@ -38,6 +41,9 @@ class CollectiveWatch : public StreamWatch {
   std::vector<Rank> late_ranks() const override;
 
   const CallWords words_;
+  const CallWay way_;
+  const uint64_t bytes_;
+  bool is_captured_ = false;
   std::atomic<uint64_t> number_{0};  // StreamMemory::next_call; 0: not begun, or in a graph
 };
 

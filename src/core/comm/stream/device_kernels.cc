@@ -43,6 +43,7 @@ void load(const cuda::Driver& driver, DeviceKernels* into) {
   for (uint32_t i = 0; i < kernels::kReduceCount; ++i) {
     find(kernels::kReduceNames[i], &into->functions[i]);
   }
+  find(kernels::kCopyName, &into->copies);
   find(kernels::kMessageName, &into->messages);
 }
 

@@ -15,6 +15,7 @@ namespace weir::comm {
 struct DeviceKernels {
   cuda::Context context = nullptr;
   cuda::Function functions[kernels::kReduceCount] = {};
+  cuda::Function copies = nullptr;
   cuda::Function messages = nullptr;
   std::string failure;  // not "": they could not be loaded
 

@@ -4,9 +4,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <utility>
 
 namespace weir::comm {
+
+namespace {
+
+cuda::DevicePointer address_of(const void* pointer) {
+  return static_cast<cuda::DevicePointer>(reinterpret_cast<uintptr_t>(pointer));
+}
+
+}  // namespace
 
 DeviceWindow::DeviceWindow(const cuda::Driver& driver, const Config& config, void* memory,
                            uint64_t bytes, bool wanted)
@@ -24,6 +31,10 @@ const DeviceWindow::Entry& DeviceWindow::begin() {
   }
   if (mine_.ok == 1 && reinterpret_cast<uintptr_t>(memory_) % kAlign != 0) {
     reason_ = fmt::format("it does not begin at a multiple of {} bytes", kAlign);
+    mine_.ok = 0;
+  }
+  if (mine_.ok == 1 && !buffer_number(&buffer_)) {
+    reason_ = "CUDA does not know it";
     mine_.ok = 0;
   }
   if (mine_.ok == 1) {
@@ -58,10 +69,17 @@ bool DeviceWindow::connect(const std::vector<Entry>& all) {
   return true;
 }
 
-void DeviceWindow::end() {
+DeviceWindow::~DeviceWindow() {
   if (mapped_.empty()) return;
   const cuda::ContextScope scope(driver_, nullptr, config_.context);
-  for (const Mapped& it : std::exchange(mapped_, {})) leave(driver_, it.owner, it.range);
+  for (const Mapped& it : mapped_) leave(driver_, it.owner, it.range);
+}
+
+bool DeviceWindow::buffer_number(unsigned long long* number) const {
+  int attribute = cuda::kAttributeBufferId;
+  void* data = number;
+  return driver_.cuPointerGetAttributes(1, &attribute, &data, address_of(memory_)) ==
+         cuda::kSuccess;
 }
 
 bool DeviceWindow::holds(const void* memory, uint64_t bytes, uint64_t* offset) const {
@@ -69,7 +87,8 @@ bool DeviceWindow::holds(const void* memory, uint64_t bytes, uint64_t* offset) c
   const auto begin = reinterpret_cast<uintptr_t>(memory_);
   if (at < begin || at - begin > bytes_ || bytes > bytes_ - (at - begin)) return false;
   *offset = at - begin;
-  return true;
+  unsigned long long number = 0;
+  return buffer_number(&number) && number == buffer_;
 }
 
 }  // namespace weir::comm

@@ -5,7 +5,7 @@
 //
 // All ranks make it together, in three steps, between which each rank sends what it has to all
 // others, as of StreamSetup. That may wait for the device, and so does the end of its mappings.
-// Made by one thread; then immutable until `end`.
+// Made by one thread; then immutable.
 #pragma once
 
 #include <cstdint>
@@ -48,7 +48,8 @@ class DeviceWindow {
   // part in the steps all the same.
   DeviceWindow(const cuda::Driver& driver, const Config& config, void* memory, uint64_t bytes,
                bool wanted);
-  ~DeviceWindow() { end(); }
+  // The mappings end; no stream uses them any more.
+  ~DeviceWindow();
   DeviceWindow(const DeviceWindow&) = delete;
   DeviceWindow& operator=(const DeviceWindow&) = delete;
 
@@ -58,12 +59,11 @@ class DeviceWindow {
   bool connect(const std::vector<Entry>& all);
   // Once all ranks have told whether they can.
   void connected() { offers_.reset(); }
-  // The mappings end; no stream uses them any more.
-  void end();
 
   const std::string& reason() const { return reason_; }
   uint64_t number() const { return config_.number; }
-  // Whether the range lies in it, on all ranks if it is at this offset there.
+  // Whether the range lies in it, on all ranks if it is at this offset there. Not once the memory
+  // that was registered has been freed, whatever lies there now: peers may still have what it was.
   bool holds(const void* memory, uint64_t bytes, uint64_t* offset) const;
   char* at(Rank rank, uint64_t offset) const { return addresses_[rank] + offset; }
 
@@ -74,6 +74,8 @@ class DeviceWindow {
   const cuda::Driver& driver_;
   const Config config_;
   char* const memory_;
+  unsigned long long buffer_ = 0;  // CUDA's number of the allocation in which it begins
+  bool buffer_number(unsigned long long* number) const;
   uint64_t bytes_;  // on the rank that has the least
   std::unique_ptr<Offers> offers_;
   Entry mine_{};

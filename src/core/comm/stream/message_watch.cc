@@ -34,7 +34,11 @@ bool MessageWatch::has_moved_all() const {
 }
 
 void MessageWatch::note_begun() {
-  if (std::exchange(begun_, true) || record() == nullptr) return;
+  if (std::exchange(begun_, true)) return;
+  if (in_graph()) {
+    for (const Message& it : messages_) record_capture(it.bytes);
+  }
+  if (record() == nullptr) return;
   for (Message& it : messages_) {
     it.record = record()->message_begun(it.sends, it.peer, it.bytes);
   }
@@ -114,6 +118,18 @@ std::vector<Rank> MessageWatch::needed_of(const std::vector<Rank>& gone) const {
   return needed;
 }
 
+std::vector<Rank> MessageWatch::without_end() const {
+  std::vector<Rank> ranks;
+  for (const Message& it : messages_) {
+    const kernels::MessageLane& lane = lanes(it)[0];
+    const bool is_there = load_word(it.sends ? lane.receives : lane.sends) != 0;
+    if (it.peer != memory().rank() && waits_in(it) && !is_there) ranks.push_back(it.peer);
+  }
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ranks;
+}
+
 std::string MessageWatch::late_text() const {
   std::string text;
   if (const std::vector<Rank> ranks = awaited(true); !ranks.empty()) {
@@ -122,7 +138,7 @@ std::string MessageWatch::late_text() const {
   if (const std::vector<Rank> ranks = awaited(false); !ranks.empty()) {
     text += fmt::format("; {} did not send what this rank receives", describe_ranks(ranks));
   }
-  return text;
+  return text + owner().message_hint(without_end());
 }
 
 std::vector<Rank> MessageWatch::late_ranks() const {

@@ -46,6 +46,8 @@ class MessageWatch : public StreamWatch {
   kernels::MessageLane* lanes(const Message& one) const;
   // For whom the kernel waits, as a sender or as a receiver.
   std::vector<Rank> awaited(bool sends) const;
+  // The peers of which no kernel has anything for this message.
+  std::vector<Rank> without_end() const;
   bool waits_in(const Message& one) const;
 
   bool has_moved_all() const override;

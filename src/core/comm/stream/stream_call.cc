@@ -39,18 +39,21 @@ kernels::ReduceFold fold_of(const engine::Call& call) {
 // So much at least, so that it is worth the wait for the peers at the end.
 constexpr uint64_t kWindowsBytesMin = StreamProgram::kOnePhaseMax + 1;
 
-// The same on all ranks, as far as their buffers lie at the same places. Only an all-reduce reads
-// the receive buffers of peers.
+bool is_usable(const DeviceWindow::Place& place, uint64_t element_bytes) {
+  return place.window != nullptr && place.offset % element_bytes == 0;
+}
+
+// The same on all ranks, as far as their buffers lie at the same places: it looks only at buffers
+// that all ranks have.
 CallInWindows find_windows(const engine::Call& call, StreamMemory& memory) {
   const Collective it = call.collective;
   const bool has_blocks = it == Collective::kReduceScatter || it == Collective::kAllToAll;
   const uint64_t size = element_bytes(call.type);
   const uint64_t bytes = call.count * size;
   const Rank n = memory.rank_count();
-  if ((it != Collective::kAllReduce && it != Collective::kAllGather && !has_blocks) || n == 1 ||
-      call.scaled || bytes < kWindowsBytesMin) {
-    return {};
-  }
+  if (it == Collective::kScatter || n == 1 || call.scaled || bytes < kWindowsBytesMin) return {};
+  const bool reads_send = it != Collective::kBroadcast;
+  const bool reads_recv = it == Collective::kBroadcast || it == Collective::kAllReduce;
   const uint64_t send_bytes = has_blocks ? n * bytes : bytes;
   const auto* const send = static_cast<const char*>(call.input);
   auto* const recv = static_cast<char*>(call.output);
@@ -58,17 +61,20 @@ CallInWindows find_windows(const engine::Call& call, StreamMemory& memory) {
   if (it == Collective::kAllGather && send == recv + memory.rank() * bytes) {
     found.send = memory.find_window(recv, n * bytes);
     found.stride = bytes;
-  } else {
+  } else if (reads_send) {
     found.send = memory.find_window(send, send_bytes);
   }
-  if (it == Collective::kAllReduce) found.recv = memory.find_window(recv, bytes);
-  if (found.send.window == nullptr || found.send.offset % size != 0 ||
-      (it == Collective::kAllReduce &&
-       (found.recv.window == nullptr || found.recv.offset % size != 0)) ||
+  if (reads_recv) found.recv = memory.find_window(recv, bytes);
+  if ((reads_send && !is_usable(found.send, size)) ||
+      (reads_recv && !is_usable(found.recv, size)) ||
       (it == Collective::kAllToAll && send < recv + send_bytes && recv < send + send_bytes)) {
     return {};
   }
   return found;
+}
+
+uint64_t number_of(const DeviceWindow::Place& place) {
+  return place.window != nullptr ? place.window->number() : 0;
 }
 
 // Ranks whose buffers lie elsewhere, or that go another way, do not use each other's data.
@@ -78,9 +84,8 @@ CallWords words_in(const engine::Call& call, const CallInWindows& windows,
   if (schedule != nullptr) words.fingerprint = engine::fingerprint(words.fingerprint, 1);
   if (!windows.is_so()) return words;
   uint64_t mixed = words.fingerprint;
-  const uint64_t recv_number = windows.recv.window != nullptr ? windows.recv.window->number() : 0;
-  const uint64_t places[] = {windows.send.window->number(), windows.send.offset, windows.stride,
-                             recv_number, windows.recv.offset};
+  const uint64_t places[] = {number_of(windows.send), windows.send.offset, windows.stride,
+                             number_of(windows.recv), windows.recv.offset};
   for (const uint64_t it : places) mixed = engine::fingerprint(mixed, it);
   words.fingerprint = static_cast<uint32_t>(mixed);
   return words;
@@ -99,19 +104,13 @@ StreamShape shape_of(const engine::Call& call, const CallWords& words, bool in_w
   return shape;
 }
 
-// Whether kernels of the current context store into it.
-bool is_of_this_context(const cuda::Driver& driver, const void* memory) {
-  if (!cuda::only_on_device(driver, memory)) return false;
-  cuda::Context here = nullptr;
-  cuda::Context there = nullptr;
-  int attribute = cuda::kAttributeContext;
-  void* data = &there;
-  return driver.cuCtxGetCurrent(&here) == cuda::kSuccess &&
-         driver.cuPointerGetAttributes(1, &attribute, &data, address(memory)) == cuda::kSuccess &&
-         there == here;
-}
-
 }  // namespace
+
+std::string CallWay::text() const {
+  return fmt::format("directly, in {} and {} round{}, {}", phases(), round_count,
+                     round_count == 1 ? "" : "s",
+                     in_windows ? "out of buffers in windows" : "through scratch");
+}
 
 CallWords words_of(const engine::Call& call) {
   CallWords words;
@@ -159,8 +158,6 @@ Status StreamCall::make(const char* function, const engine::Call& call, const vo
 
 Status StreamCall::prepare_host_copies(std::shared_ptr<Staging>* pinned) {
   const cuda::Driver& driver = calls_.driver();
-  if (program_.sends()) send_place_ = cuda::place_of(driver, send_);
-  if (program_.receives()) recv_place_ = cuda::place_of(driver, recv_);
   const bool any_plain = send_place_ == cuda::MemoryPlace::kPlain ||
                          recv_place_ == cuda::MemoryPlace::kPlain ||
                          cuda::place_of(driver, factor_memory_) == cuda::MemoryPlace::kPlain;
@@ -176,7 +173,30 @@ Status StreamCall::prepare_host_copies(std::shared_ptr<Staging>* pinned) {
 }
 
 Status StreamCall::prepare(const engine::Call& call, const void* factor) {
-  if (!is_reduction(call)) return {};
+  const cuda::Driver& driver = calls_.driver();
+  if (program_.sends()) send_place_ = cuda::place_of(driver, send_);
+  if (program_.receives()) recv_place_ = cuda::place_of(driver, recv_);
+  const auto is_on_this_device = [&driver](cuda::MemoryPlace place, const void* memory) {
+    return place == cuda::MemoryPlace::kDevice && cuda::is_on_current_device(driver, memory);
+  };
+  reads_send_ = program_.sends() && is_on_this_device(send_place_, send_);
+  writes_recv_ = program_.receives() && reinterpret_cast<uintptr_t>(recv_) % element_bytes_ == 0 &&
+                 (is_on_this_device(recv_place_, recv_) ||
+                  memory_->find_window(recv_, call.count * element_bytes_).window != nullptr);
+  if (is_reduction(call)) WEIR_RETURN_IF_ERROR(prepare_reduction(call, factor));
+  prepare_copies();
+  return {};
+}
+
+// Where this process has no kernels, or the stream's device does not reach all scratch, CUDA
+// copies.
+void StreamCall::prepare_copies() {
+  std::string reason;
+  const DeviceKernels* kernels = writes_recv_ ? memory_->kernels(&reason) : nullptr;
+  if (kernels != nullptr) copies_ = kernels->copies;
+}
+
+Status StreamCall::prepare_reduction(const engine::Call& call, const void* factor) {
   std::string reason;
   const DeviceKernels* kernels = memory_->kernels(&reason);
   if (kernels == nullptr) {
@@ -190,10 +210,6 @@ Status StreamCall::prepare(const engine::Call& call, const void* factor) {
     std::memcpy(factor_, call.scale, sizeof factor_);
     factor_memory_ = static_cast<const char*>(factor);
   }
-  reads_send_ = is_of_this_context(calls_.driver(), send_);
-  writes_recv_ = reinterpret_cast<uintptr_t>(recv_) % element_bytes_ == 0 &&
-                 (is_of_this_context(calls_.driver(), recv_) ||
-                  memory_->find_window(recv_, call.count * element_bytes_).window != nullptr);
   return {};
 }
 
@@ -231,17 +247,20 @@ Status StreamCall::enqueue_step() {
     program_.step(next_, &ops_);
   }
   for (const StreamOp& op : ops_) {
+    if (op.kind == StreamOp::Kind::kCopy) {
+      add_copy(op);
+      continue;
+    }
+    make_copies();
     if (op.kind == StreamOp::Kind::kWait) {
       calls_.wait(memory_->flag(op.flag), op.value);
     } else if (op.kind == StreamOp::Kind::kSet) {
       calls_.write(memory_->flag(op.flag), op.value);
-    } else if (op.kind == StreamOp::Kind::kCopy) {
-      copy(at(op.to), place_of(op.to), at(op.from), place_of(op.from), op.bytes);
-      if (op.contributes && is_scaled_) scale(at(op.to), op.count);
     } else {
       reduce(op);
     }
   }
+  make_copies();
   ++next_;
   if (next_ == step_count()) calls_.write(ended_, number_);
   calls_.flush();
@@ -267,6 +286,42 @@ char* StreamCall::at(const StreamPlace& place) const {
     default:
       return memory_->scratch(place.rank) + place.offset;
   }
+}
+
+bool StreamCall::reads_peer(const StreamOp& op) const {
+  return op.from.memory != StreamBuffer::kSend && op.from.rank != memory_->rank();
+}
+
+bool StreamCall::is_for_kernels(const StreamPlace& place) const {
+  if (place.memory == StreamBuffer::kSend) return reads_send_;
+  return place.memory != StreamBuffer::kRecv || writes_recv_;
+}
+
+void StreamCall::add_copy(const StreamOp& op) {
+  if (op.bytes > 0 && at(op.to) != at(op.from)) copies_left_.push_back(op);
+}
+
+void StreamCall::make_copies() {
+  kernels::CopyArguments together;
+  const bool any_peer = std::any_of(copies_left_.begin(), copies_left_.end(),
+                                    [this](const StreamOp& op) { return reads_peer(op); });
+  for (const StreamOp& op : copies_left_) {
+    if (copies_ != nullptr && any_peer && copies_left_.size() > 1 && is_for_kernels(op.to) &&
+        is_for_kernels(op.from)) {
+      together.copies[together.count++] = {at(op.to), at(op.from), op.bytes};
+    } else {
+      copy_by_cuda(op);
+    }
+  }
+  copies_left_.clear();
+  if (together.count == 0) return;
+  calls_.launch(copies_, kernels::copy_block_count(together), kernels::kCopyThreads, &together);
+}
+
+void StreamCall::copy_by_cuda(const StreamOp& op) {
+  copy(at(op.to), op.to.memory == StreamBuffer::kRecv ? recv_place_ : kScratch, at(op.from),
+       op.from.memory == StreamBuffer::kSend ? send_place_ : kScratch, op.bytes);
+  if (op.contributes && is_scaled_) scale(at(op.to), op.count);
 }
 
 void StreamCall::copy(char* to, cuda::MemoryPlace to_place, const char* from,

@@ -12,6 +12,9 @@
 // Plain memory of the host is copied by functions that the stream calls, by way of pinned memory: a
 // copy of CUDA's would make the calling thread wait until the stream has come to it.
 //
+// What a rank copies from several others in one step is one kernel, which reads from all of them at
+// the same time; where the kernel cannot use a buffer, copies of CUDA's follow each other.
+//
 // Not thread-safe; used by the thread that enqueues.
 #pragma once
 
@@ -19,6 +22,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "core/base/status.h"
@@ -28,6 +32,7 @@
 #include "core/comm/stream/stream_memory.h"
 #include "core/comm/stream/stream_program.h"
 #include "core/engine/call.h"
+#include "cuda/kernels/copy_arguments.h"
 #include "cuda/kernels/reduce_arguments.h"
 
 namespace weir::comm {
@@ -44,8 +49,20 @@ CallWords words_of(const engine::Call& call);
 struct CallInWindows {
   DeviceWindow::Place send;
   uint64_t stride = 0;       // each rank's send buffer lies its number of strides behind that
-  DeviceWindow::Place recv;  // of an all-reduce
-  bool is_so() const { return send.window != nullptr; }
+  DeviceWindow::Place recv;  // of an all-reduce and a broadcast
+  bool is_so() const { return send.window != nullptr || recv.window != nullptr; }
+};
+
+// The way that a call goes, for texts and the record.
+struct CallWay {
+  bool has_two_phases = false;
+  bool in_windows = false;
+  size_t round_count = 1;
+
+  const char* phases() const { return has_two_phases ? "two phases" : "one phase"; }
+  const char* place() const { return in_windows ? "windows" : "scratch"; }
+  // "directly, in two phases and 3 rounds, through scratch"
+  std::string text() const;
 };
 
 // What the functions of a call use. It must stay until the stream has passed the call; in a graph,
@@ -67,6 +84,9 @@ class StreamCall {
                      std::unique_ptr<StreamCall>* made);
   // It uses its buffers in windows.
   bool in_windows() const { return windows_.is_so(); }
+  CallWay way() const { return {program_.has_two_phases(), in_windows(), program_.round_count()}; }
+  // Of the buffer, or of a block.
+  uint64_t bytes() const { return call_words_.count * element_bytes_; }
   // Of the call and the places of its buffers in windows.
   const CallWords& words() const { return call_words_; }
   // nullptr: there are none.
@@ -100,6 +120,8 @@ class StreamCall {
              std::shared_ptr<const StreamSchedule> schedule, CallInWindows windows,
              cuda::Stream stream, const StreamWords& words, uint32_t number);
   Status prepare(const engine::Call& call, const void* factor);
+  Status prepare_reduction(const engine::Call& call, const void* factor);
+  void prepare_copies();
   Status prepare_host_copies(std::shared_ptr<Staging>* pinned);
   void copy_on_host(void* to, const void* from, uint64_t bytes);
   void enqueue_check();
@@ -107,6 +129,11 @@ class StreamCall {
   char* at(const StreamPlace& place) const;
   cuda::MemoryPlace place_of(const StreamPlace& place) const;
   void set_sources(const StreamOp& op, kernels::ReduceArguments* arguments);
+  void add_copy(const StreamOp& op);
+  void make_copies();
+  bool reads_peer(const StreamOp& op) const;
+  bool is_for_kernels(const StreamPlace& place) const;
+  void copy_by_cuda(const StreamOp& op);
   void copy(char* to, cuda::MemoryPlace to_place, const char* from, cuda::MemoryPlace from_place,
             uint64_t bytes);
   void scale(char* data, uint64_t count);
@@ -128,6 +155,7 @@ class StreamCall {
   const std::shared_ptr<const StreamSchedule> schedule_;
   std::optional<ScheduledProgram> scheduled_;  // in place of program_
   cuda::Function kernel_ = nullptr;            // of a reduction
+  cuda::Function copies_ = nullptr;            // if kernels copy
   kernels::ReduceFold fold_ = kernels::ReduceFold::kSum;
   uint32_t divisor_ = 1;
   bool is_scaled_ = false;
@@ -142,6 +170,7 @@ class StreamCall {
   bool writes_recv_ = false;  // kernels may store into the receive buffer
   size_t next_ = 0;
   std::vector<StreamOp> ops_;
+  std::vector<StreamOp> copies_left_;  // that follow each other in a step
 };
 
 }  // namespace weir::comm

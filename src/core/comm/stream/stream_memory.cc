@@ -161,9 +161,14 @@ void StreamMemory::add_window(std::shared_ptr<const DeviceWindow> window) {
   windows_.push_back(std::move(window));
 }
 
-void StreamMemory::remove_window(const DeviceWindow* window) {
+std::shared_ptr<const DeviceWindow> StreamMemory::take_window(const DeviceWindow* window) {
   std::lock_guard lock(lock_);
-  std::erase_if(windows_, [&](const auto& it) { return it.get() == window; });
+  const auto found = std::find_if(windows_.begin(), windows_.end(),
+                                  [&](const auto& it) { return it.get() == window; });
+  if (found == windows_.end()) return nullptr;
+  std::shared_ptr<const DeviceWindow> taken = std::move(*found);
+  windows_.erase(found);
+  return taken;
 }
 
 // Of several the first, as on all ranks.

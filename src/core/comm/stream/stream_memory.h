@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "core/comm/stream/context_check.h"
 #include "core/comm/stream/device_kernels.h"
 #include "core/comm/stream/device_window.h"
 #include "core/comm/stream/stream_flags.h"
@@ -38,6 +39,7 @@ class StreamMemory {
   bool has_kernels() const { return has_kernels_; }
   const cuda::Driver& driver() const { return driver_; }
   cuda::Context context() const { return context_; }
+  ContextCheck& context_check() const { return *context_check_; }
   Rank rank() const { return rank_; }
   Rank rank_count() const { return static_cast<Rank>(scratch_.size()); }
   uint64_t slot_bytes() const { return slot_bytes_; }
@@ -75,11 +77,11 @@ class StreamMemory {
   enum class OwnStream : uint8_t { kCollectives, kMessages, kSingleMessages };
   Status own_stream(const char* function, OwnStream which, cuda::Stream* stream, size_t index = 0);
 
-  // Windows of the program's, which collectives use from now on, and no more. `remove_window` does
-  // not end it. `next_window`: its number, the same on all ranks.
+  // Windows of the program's, which collectives use from now on, and no more (window_setup.h).
+  // `next_window`: its number, the same on all ranks.
   uint64_t next_window() { return ++window_count_; }
   void add_window(std::shared_ptr<const DeviceWindow> window);
-  void remove_window(const DeviceWindow* window);
+  std::shared_ptr<const DeviceWindow> take_window(const DeviceWindow* window);
   DeviceWindow::Place find_window(const void* memory, uint64_t bytes);
 
   // Numbers the collectives of this rank that are not captured, from 1 on.
@@ -117,6 +119,7 @@ class StreamMemory {
 
   const cuda::Driver& driver_;
   cuda::Context context_ = nullptr;
+  std::shared_ptr<ContextCheck> context_check_;
   Rank rank_ = 0;
   uint64_t slot_bytes_ = 0;
   uint64_t message_slot_bytes_ = 0;

@@ -24,6 +24,9 @@ class StreamOwner {
   virtual std::vector<Rank> lost_ranks() = 0;
   // It fails, and its peers are told. `blamed`: the ranks that were waited for in vain.
   virtual void give_up(const Status& why, const std::vector<Rank>& blamed) = 0;
+  // Of ranks that do not bring their ends of messages on devices: the text that they may bring them
+  // in memory of the host, or "" where that makes no difference.
+  virtual std::string message_hint(const std::vector<Rank>& ranks) = 0;
   // For the end of a deadline's text: "; ranks 0 and 1 share a hardware queue", or "".
   virtual std::string queue_hint() = 0;
 };

@@ -49,14 +49,21 @@ StreamProgram::StreamProgram(const StreamShape& call, Rank rank, Rank rank_count
              "a slot holds an aligned piece of each rank's block");
   WEIR_CHECK(call.element_bytes > 0 && call.element_bytes <= kElementBytesMax && call.count > 0,
              "a program moves elements");
+  const Collective it = call.collective;
+  WEIR_CHECK(!call.in_windows || it != Collective::kScatter, "a scatter has no windows");
+  if (call.in_windows && it == Collective::kAllReduce) {
+    two_phases_ = true;
+  } else if (it == Collective::kAllReduce || it == Collective::kReduce) {
+    two_phases_ =
+        rank_count > 2 && (call.in_windows || call.count * call.element_bytes > call.one_phase_max);
+  }
+  keeps_parts_ = two_phases_ && (!call.in_windows || it == Collective::kReduce);
   const uint64_t blocks = has_blocks() ? rank_count : 1;
-  const uint64_t fits = slot_bytes / blocks / kAlign * kAlign / call.element_bytes;
-  width_ = call.in_windows ? call.count : std::min(call.count, fits);
+  uint64_t fits = slot_bytes / blocks / kAlign * kAlign / call.element_bytes;
+  if (call.in_windows) fits = keeps_parts_ ? fits * rank_count : call.count;
+  width_ = std::min(call.count, fits);
   stride_ = aligned(width_ * call.element_bytes);
   rounds_ = (call.count + width_ - 1) / width_;
-  two_phases_ =
-      (call.collective == Collective::kAllReduce || call.collective == Collective::kReduce) &&
-      (call.in_windows || (rank_count > 2 && call.count * call.element_bytes > call.one_phase_max));
 }
 
 bool StreamProgram::is_reduction() const {
@@ -164,12 +171,22 @@ void StreamProgram::give_back(uint32_t phase, uint32_t slot, std::vector<StreamO
 
 // What peers read is the caller's own.
 void StreamProgram::await_given_back(std::vector<StreamOp>* ops) const {
-  for (uint32_t phase = 0; phase < kPhases; ++phase) {
-    for (Rank reader = 0; reader < rank_count_; ++reader) {
-      if (!flows(phase, rank_, reader)) continue;
-      ops->push_back(wait_for(empty(phase, 0, rank_, reader), 1));
+  const auto slots = static_cast<uint32_t>(std::min<size_t>(rounds_, kSlots));
+  const uint32_t phases = keeps_parts_ ? 1 : kPhases;
+  for (uint32_t phase = 0; phase < phases; ++phase) {
+    for (uint32_t slot = 0; slot < slots; ++slot) {
+      for (Rank reader = 0; reader < rank_count_; ++reader) {
+        if (!flows(phase, rank_, reader)) continue;
+        ops->push_back(wait_for(empty(phase, slot, rank_, reader), 1));
+      }
     }
   }
+}
+
+// Of a call in windows a slot holds nothing else.
+uint64_t StreamProgram::kept_offset(size_t round, Rank rank) const {
+  const uint64_t before = call_.in_windows ? 0 : part_begin(round, rank) * call_.element_bytes;
+  return slot_offset(round) + before;
 }
 
 void StreamProgram::fill(size_t round, std::vector<StreamOp>* ops) const {
@@ -181,7 +198,12 @@ void StreamProgram::fill(size_t round, std::vector<StreamOp>* ops) const {
   if (!writes(0, rank_) && !own_is_reduced) return;
   await_empty(0, round, ops);
   await_empty(1, round, ops);
-  if (call_.in_windows) return tell(0, slot, ops);
+  if (call_.in_windows) {
+    if (call_.collective == Collective::kBroadcast) {
+      ops->push_back(copy({StreamBuffer::kRecv, rank_, 0}, {StreamBuffer::kSend, rank_, 0}, bytes));
+    }
+    return tell(0, slot, ops);
+  }
   const uint64_t blocks = has_blocks() ? rank_count_ : 1;
   for (uint64_t i = 0; i < blocks; ++i) {
     // Ranks begin with different peers. A rank's own block is copied from buffer to buffer, unless
@@ -211,11 +233,11 @@ void StreamProgram::use(size_t round, std::vector<StreamOp>* ops) const {
       const uint64_t part = two_phases_ ? part_begin(round, rank_) * size : 0;
       const uint64_t block = has_blocks() ? rank_ * (call_.in_windows ? block_bytes : stride_) : 0;
       op.from = {StreamBuffer::kScratch, 0, slot_offset(round) + block + part};
-      if (call_.in_windows) op.from = {StreamBuffer::kPeerSend, 0, block + part};
+      if (call_.in_windows) op.from = {StreamBuffer::kPeerSend, 0, block + at + part};
       op.to = {StreamBuffer::kRecv, rank_, at + part};
       op.stores = receives(rank_);
-      op.keeps = two_phases_ && !call_.in_windows;
-      op.kept_offset = op.from.offset;
+      op.keeps = keeps_parts_ && writes(1, rank_);
+      op.kept_offset = kept_offset(round, rank_);
       if (op.count > 0) ops->push_back(op);
     }
   } else if (receives(rank_)) {
@@ -226,12 +248,16 @@ void StreamProgram::use(size_t round, std::vector<StreamOp>* ops) const {
       const Rank writer = (rank_ + i) % rank_count_;
       const bool own = writer == rank_ && (to_blocks || rooted_at(rank_));
       if (!own && !flows(0, writer, rank_)) continue;
+      const bool is_broadcast = call_.collective == Collective::kBroadcast;
+      // It is there: the peers read it.
+      if (own && is_broadcast && call_.in_windows && writes(0, rank_)) continue;
       const uint64_t block = has_blocks() ? rank_ : 0;
       StreamPlace from{StreamBuffer::kScratch, writer, slot_offset(round) + block * stride_};
       if (own) {
         from = {StreamBuffer::kSend, rank_, block * block_bytes + at};
       } else if (call_.in_windows) {
-        from = {StreamBuffer::kPeerSend, writer, block * block_bytes};
+        from = {is_broadcast ? StreamBuffer::kPeerRecv : StreamBuffer::kPeerSend, writer,
+                block * block_bytes};
       }
       ops->push_back(copy({StreamBuffer::kRecv, rank_, (to_blocks ? writer * block_bytes : 0) + at},
                           from, bytes));
@@ -249,8 +275,8 @@ void StreamProgram::collect(size_t round, std::vector<StreamOp>* ops) const {
     const Rank owner = (rank_ + i) % rank_count_;
     if (!flows(1, owner, rank_) || part_count(round, owner) == 0) continue;
     const uint64_t part = part_begin(round, owner) * size;
-    StreamPlace from{StreamBuffer::kScratch, owner, slot_offset(round) + part};
-    if (call_.in_windows) from = {StreamBuffer::kPeerRecv, owner, part};
+    StreamPlace from{StreamBuffer::kScratch, owner, kept_offset(round, owner)};
+    if (!keeps_parts_) from = {StreamBuffer::kPeerRecv, owner, part};
     ops->push_back(copy({StreamBuffer::kRecv, rank_, begin(round) * size + part}, from,
                         part_count(round, owner) * size));
   }

@@ -21,7 +21,9 @@
 // Windows. Where all ranks have mapped each other's buffers, a program copies nothing into slots: a
 // rank tells that its buffer is ready, its peers read there, and it waits until all have given it
 // back. An all-reduce then has two phases, of which the second one reads the receive buffers of the
-// peers, so that it may be in place.
+// peers, so that it may be in place; those of a reduce pass through slots, since only the root has
+// a receive buffer. A broadcast reads the receive buffer of the root. No rank writes to another's
+// buffers, and in a scatter the others do not know where the root's send buffer lies: it has slots.
 //
 // Steps. What a step waits for is set by steps with lower numbers. If all steps k of the ranks are
 // submitted before the first step k + 1, no order in which a device takes up the streams hangs.
@@ -45,7 +47,7 @@ struct StreamShape {
   uint64_t count = 0;  // of the whole buffer or of a block, as in weir.h
   uint32_t element_bytes = 1;
   uint32_t fingerprint = 1;  // not 0; the same on ranks that make the same call
-  bool in_windows = false;   // all-reduce, reduce-scatter, all-gather and all-to-all only
+  bool in_windows = false;   // not of a scatter
   uint64_t one_phase_max = kOnePhaseMax;
 
   // Up to so many bytes a reduction has one phase, where nothing is known of the links: each rank
@@ -118,6 +120,8 @@ class StreamProgram {
   // `slot_bytes`: a multiple of kAlign, at least slot_bytes_min, the same on all ranks.
   StreamProgram(const StreamShape& call, Rank rank, Rank rank_count, uint64_t slot_bytes);
 
+  bool has_two_phases() const { return two_phases_; }
+  size_t round_count() const { return rounds_; }
   size_t step_count() const { return rounds_ * kStepsOfRound + (call_.in_windows ? 1 : 0); }
   // The operations of a step, in order.
   void step(size_t index, std::vector<StreamOp>* ops) const;
@@ -154,6 +158,8 @@ class StreamProgram {
   void take(uint32_t phase, uint32_t slot, std::vector<StreamOp>* ops) const;
   void give_back(uint32_t phase, uint32_t slot, std::vector<StreamOp>* ops) const;
   void await_given_back(std::vector<StreamOp>* ops) const;
+  // What of a slot holds a rank's part of a reduction of two phases.
+  uint64_t kept_offset(size_t round, Rank rank) const;
   void tell(uint32_t phase, uint32_t slot, std::vector<StreamOp>* ops) const;
   void await_empty(uint32_t phase, size_t round, std::vector<StreamOp>* ops) const;
 
@@ -162,8 +168,9 @@ class StreamProgram {
   Rank rank_count_;
   uint64_t slot_bytes_;
   bool two_phases_ = false;
-  uint64_t width_ = 0;   // elements of a block in each round but the last
-  uint64_t stride_ = 0;  // bytes between blocks in a slot
+  bool keeps_parts_ = false;  // in slots, between the two phases
+  uint64_t width_ = 0;        // elements of a block in each round but the last
+  uint64_t stride_ = 0;       // bytes between blocks in a slot
   size_t rounds_ = 0;
 };
 

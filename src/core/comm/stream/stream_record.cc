@@ -30,6 +30,7 @@ std::shared_ptr<StreamRecord> StreamRecord::open(const std::string& comm_name, R
   identity.transport = kStreamTransport;
   identity.earlier = earlier;
   std::shared_ptr<StreamRecord> made(new StreamRecord());
+  made->rank_ = rank;
   made->recorder_.open(identity, settings.value().recorder_dir);
   return made->recorder_.on() ? made : nullptr;
 }
@@ -47,14 +48,21 @@ void StreamRecord::ended(uint64_t call) {
   recorder_.finished_at(call, ticks());
 }
 
-void StreamRecord::waits(uint64_t call, const CallWords& words, uint64_t since_ns,
-                         const std::vector<Rank>& awaited) {
+void StreamRecord::captured(uint64_t bytes) {
+  std::lock_guard lock(lock_);
+  recorder_.message_done(RecordKind::kCapture, rank_, bytes);
+}
+
+void StreamRecord::waits(uint64_t call, const CallWords& words, const CallWay& way,
+                         uint64_t since_ns, const std::vector<Rank>& awaited) {
   Wait wait;
   wait.kind = RecordKind::kCollective;
   wait.sequence = call;
   wait.what = words.what;
   wait.count = words.count;
   wait.since_ns = since_ns;
+  wait.algorithm = way.phases();
+  wait.protocol = way.place();
   wait.awaited = awaited;
   write(wait);
 }

@@ -3,7 +3,8 @@
 // alone (core/comm/record). They have numbers of their own, so the file is one beside the
 // communicator's. A call is begun when it is enqueued and completed when its stream has passed it,
 // as far as the thread that watches has seen; once its stream stands in it for long, the file says
-// for whom. Calls in graphs are not in it.
+// for whom, and in which way the call goes. Of a call in a graph there is one record, of its
+// capture, among the messages, and none of its launches, which no thread of the host sees.
 //
 // Thread-safe.
 #pragma once
@@ -31,8 +32,10 @@ class StreamRecord {
   void begun(uint64_t call, const CallWords& words);
   void ended(uint64_t call);
   // Its stream has stood in it for long without any progress; may be repeated.
-  void waits(uint64_t call, const CallWords& words, uint64_t since_ns,
+  void waits(uint64_t call, const CallWords& words, const CallWay& way, uint64_t since_ns,
              const std::vector<Rank>& awaited);
+  // A call of so many bytes became part of a graph.
+  void captured(uint64_t bytes);
   void waits_no_more();
   // A message; its number.
   uint64_t message_begun(bool sends, Rank peer, uint64_t bytes);
@@ -48,6 +51,7 @@ class StreamRecord {
 
   std::mutex lock_;
   Recorder recorder_;
+  Rank rank_ = 0;
   bool failed_ = false;
 };
 

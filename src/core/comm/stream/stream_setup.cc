@@ -140,6 +140,7 @@ bool StreamSetup::prepare(uint64_t scratch_bytes) {
   memory_->scratch_bytes_ = scratch_bytes;
   if (!allocate(scratch_bytes)) return false;
   memory_->has_kernels_ = device_kernels(driver, &reason_) != nullptr;
+  memory_->context_check_ = std::make_shared<ContextCheck>(driver, context);
   return true;
 }
 

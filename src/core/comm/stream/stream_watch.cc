@@ -19,6 +19,9 @@ constexpr milliseconds kStuck{20};
 constexpr milliseconds kCheckAgain{10};
 // A rank that has gone may have done its part before; what it has left is taken in less than this.
 constexpr milliseconds kGonePatience{500};
+// CUDA is asked whether it has the context where nothing has moved for so long, and again later.
+constexpr milliseconds kFirstQuestion{1000};
+constexpr milliseconds kNextQuestion{5000};
 
 }  // namespace
 
@@ -39,6 +42,8 @@ void StreamWatch::look() {
     call_.words.gate().answer();
     let_go_ = true;
   }
+  const auto now = Clock::now();
+  if (finds_loss(now)) return;
   if (!running()) {
     seen_ = false;
     return;
@@ -49,11 +54,11 @@ void StreamWatch::look() {
     release();
     return;
   }
-  const auto now = Clock::now();
   const uint64_t mark = progress_mark();
   if (!seen_ || mark != mark_) {
     if (std::exchange(waits_, false)) record()->waits_no_more();
     seen_ = true;
+    next_question_ = now + kFirstQuestion;
     mark_ = mark;
     since_ = now;
     since_ns_ = now_ns();
@@ -67,6 +72,22 @@ void StreamWatch::look() {
     waits_ = true;
   }
   check_stuck(now);
+}
+
+// A launch of a graph that has not come is not looked for.
+bool StreamWatch::finds_loss(Clock::time_point now) {
+  ContextCheck& check = memory().context_check();
+  if (!check.is_lost()) {
+    if (next_question_ == Clock::time_point()) next_question_ = now + kFirstQuestion;
+    if (now < next_question_ || (call_.in_graph && !running())) return false;
+    next_question_ = now + kNextQuestion;
+    check.look_in_background();
+    return false;
+  }
+  if (lost()) return true;
+  if (!call_.owner->is_broken()) fail(Code::kSystem, check.reason());
+  lose();
+  return true;
 }
 
 void StreamWatch::check_stuck(Clock::time_point now) {

@@ -57,7 +57,7 @@ class StreamWatch {
   // Those of its order that were called later begin when it has ended.
   virtual bool is_followed_only() const { return true; }
 
-  // A part of the call, which is in no graph, is on the stream. By the thread that enqueues; may be
+  // A part of the call is on the stream, or in the graph. By the thread that enqueues; may be
   // repeated.
   virtual void note_begun() = 0;
   // After `ended`.
@@ -95,12 +95,21 @@ class StreamWatch {
   // With "ncclSend, rank 1 of 2: " before the text.
   void fail(Code code, const std::string& what, const std::vector<Rank>& blamed = {}) const;
   StreamMemory& memory() const { return *call_.memory; }
-  StreamRecord* record() const { return call_.record.get(); }  // nullptr: it is not recorded
+  StreamOwner& owner() const { return *call_.owner; }
+  // nullptr: it is not recorded, or is in a graph, of which only the capture is.
+  StreamRecord* record() const { return call_.in_graph ? nullptr : call_.record.get(); }
+  // Of a call in a graph, once.
+  bool in_graph() const { return call_.in_graph; }
+  void record_capture(uint64_t bytes) const {
+    if (call_.record != nullptr) call_.record->captured(bytes);
+  }
 
  private:
   using Clock = std::chrono::steady_clock;
 
   void check_stuck(Clock::time_point now);
+  // Whether CUDA has lost what the stream held; asks at times.
+  bool finds_loss(Clock::time_point now);
 
   const WatchedCall call_;
   bool seen_ = false;
@@ -109,6 +118,7 @@ class StreamWatch {
   uint64_t since_ns_ = 0;    // the same, of the recorder's clock
   bool waits_ = false;       // as the record says
   Clock::time_point next_check_;
+  Clock::time_point next_question_;  // to CUDA; the beginning of the clock: not looked at yet
   std::atomic<bool> lost_{false};
   std::shared_ptr<const std::atomic<bool>> may_run_;  // empty: it is not held
   bool let_go_ = false;

@@ -32,6 +32,8 @@ bool has_recv_blocks(Collective it) {
   return it == Collective::kAllGather || it == Collective::kAllToAll || it == Collective::kGather;
 }
 
+bool has_windows(Collective it) { return it != Collective::kScatter; }
+
 // Devices on which streams carry out programs: elements of 8 bytes, folded in order by a hash, so
 // that another order gives another value; those of schedules, which have orders of their own, are
 // added.
@@ -52,7 +54,8 @@ class Machine {
   };
 
   // The buffers of all ranks in the call.
-  void push(Rank rank, std::vector<Buffers>* all, const std::vector<StreamOp>& ops) {
+  void push(Rank rank, std::vector<Buffers>* all, std::vector<StreamOp> ops) {
+    mix_copies(&ops);
     for (const StreamOp& op : ops) streams_[rank].push_back({op, all});
   }
   bool empty(Rank rank) const { return streams_[rank].empty(); }
@@ -98,6 +101,16 @@ class Machine {
   }
 
  private:
+  // Copies that follow each other have no order: one kernel makes them.
+  void mix_copies(std::vector<StreamOp>* ops) {
+    const auto is_copy = [](const StreamOp& op) { return op.kind == StreamOp::Kind::kCopy; };
+    for (auto begin = ops->begin(); begin != ops->end();) {
+      begin = std::find_if(begin, ops->end(), is_copy);
+      const auto end = std::find_if_not(begin, ops->end(), is_copy);
+      std::shuffle(begin, end, random_);
+      begin = end;
+    }
+  }
   uint64_t& scratch(Rank rank, uint64_t offset) { return scratch_[rank].at(offset / 8); }
   uint64_t& at(Rank rank, Buffers& buffers, const StreamPlace& place, uint64_t offset) {
     const uint64_t index = (place.offset + offset) / 8;
@@ -111,6 +124,7 @@ class Machine {
 
   Rank n_;
   uint64_t slot_;
+  std::mt19937_64 random_{20261128};
   std::vector<uint32_t> flags_;
   std::vector<std::vector<uint64_t>> scratch_;
   std::vector<std::deque<std::pair<StreamOp, std::vector<Buffers>*>>> streams_;
@@ -239,10 +253,9 @@ std::vector<Case> cases(Rank ranks_max) {
           if (count == 40000 && (n > 4 || in_place)) continue;  // of two phases
           const uint64_t slot = count == 40000 ? 65536 : StreamProgram::slot_bytes_min(n) * 2;
           all.push_back({collective, n, n / 2, count, slot, in_place});
-          const bool is_rooted =
-              collective == Collective::kBroadcast || collective == Collective::kReduce ||
-              collective == Collective::kGather || collective == Collective::kScatter;
-          if (is_rooted || (collective == Collective::kAllToAll && in_place)) continue;
+          if (!has_windows(collective) || (collective == Collective::kAllToAll && in_place)) {
+            continue;
+          }
           all.push_back({collective, n, n / 2, count, slot, in_place, true});
         }
       }
@@ -324,9 +337,7 @@ TEST(StreamProgram, CallsFollowEachOtherWithoutABarrier) {
     for (int i = 0; i < 60; ++i) {
       calls.push_back({kAll[random() % std::size(kAll)], n, static_cast<Rank>(random() % n),
                        1 + random() % 300, slot, false});
-      calls.back().in_windows =
-          i % 3 == 0 && std::find(std::begin(kAll), std::begin(kAll) + 4,
-                                  calls.back().collective) != std::begin(kAll) + 4;
+      calls.back().in_windows = i % 3 == 0 && has_windows(calls.back().collective);
     }
     buffers.resize(calls.size());
     for (size_t i = 0; i < calls.size(); ++i) {
@@ -352,6 +363,30 @@ TEST(StreamProgram, CallsFollowEachOtherWithoutABarrier) {
     }
     for (Rank r = 0; r < n; ++r) ASSERT_TRUE(machine.empty(r)) << "hangs";
     for (size_t i = 0; i < calls.size(); ++i) calls[i].check(buffers[i], i);
+  }
+}
+
+// Of the copies of a step that read from peers, where all ranks read from all of them.
+TEST(StreamProgram, EachRankBeginsWithAnotherPeer) {
+  for (const bool in_windows : {false, true}) {
+    for (const Collective it :
+         {Collective::kAllGather, Collective::kAllToAll, Collective::kAllReduce}) {
+      constexpr Rank kRanks = 8;
+      for (Rank r = 0; r < kRanks; ++r) {
+        const Case call{it, kRanks, 0, 40000, 65536, false, in_windows};
+        const StreamProgram program(call.call(), r, kRanks, 65536);
+        std::vector<Rank> peers;
+        for (size_t step = 1; step < 3; ++step) {
+          for (const StreamOp& op : step_of(call, program, r, step)) {
+            if (op.kind == StreamOp::Kind::kCopy && op.from.rank != r) {
+              peers.push_back(op.from.rank);
+            }
+          }
+        }
+        ASSERT_EQ(peers.size(), kRanks - 1);
+        for (size_t i = 0; i < peers.size(); ++i) EXPECT_EQ(peers[i], (r + 1 + i) % kRanks);
+      }
+    }
   }
 }
 
