@@ -122,6 +122,7 @@ std::string activity_of(const Group& group, const Record& record, uint64_t now_n
       return fmt::format(
           "{}, {}", message_text(wait.kind, wait.awaited.empty() ? 0 : wait.awaited[0], wait.count),
           wait_text(group, record, now_ns));
+    case RecordKind::kCapture:
     case RecordKind::kNothing:
       break;
   }
