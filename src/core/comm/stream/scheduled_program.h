@@ -30,6 +30,7 @@ class ScheduledProgram {
 
   size_t step_count() const { return rounds_ * schedule_->steps().size(); }
   void step(size_t index, std::vector<StreamOp>* ops) const;
+  size_t round_count() const { return rounds_; }
 
  private:
   uint64_t begin(size_t round) const { return round * width_; }

@@ -107,7 +107,8 @@ StreamShape shape_of(const engine::Call& call, const CallWords& words, bool in_w
 }  // namespace
 
 std::string CallWay::text() const {
-  return fmt::format("directly, in {} and {} round{}, {}", phases(), round_count,
+  return fmt::format("directly, {} {}{} {} round{}, {}", schedule != nullptr ? "by" : "in",
+                     phases(), schedule != nullptr ? ", in" : " and", round_count,
                      round_count == 1 ? "" : "s",
                      in_windows ? "out of buffers in windows" : "through scratch");
 }
@@ -298,7 +299,24 @@ bool StreamCall::is_for_kernels(const StreamPlace& place) const {
 }
 
 void StreamCall::add_copy(const StreamOp& op) {
-  if (op.bytes > 0 && at(op.to) != at(op.from)) copies_left_.push_back(op);
+  if (op.bytes == 0 || at(op.to) == at(op.from)) return;
+  // A schedule may send on at once what it has received.
+  if (scheduled_ && (needs_one_left(op) || copies_left_.size() == kernels::kRanksMax)) {
+    make_copies();
+  }
+  copies_left_.push_back(op);
+}
+
+// Whether it touches what a copy that is left to be made writes, or writes what that reads.
+bool StreamCall::needs_one_left(const StreamOp& op) const {
+  const auto overlap = [](const char* a, uint64_t a_bytes, const char* b, uint64_t b_bytes) {
+    return std::less<>()(a, b + b_bytes) && std::less<>()(b, a + a_bytes);
+  };
+  return std::any_of(copies_left_.begin(), copies_left_.end(), [&](const StreamOp& left) {
+    return overlap(at(op.from), op.bytes, at(left.to), left.bytes) ||
+           overlap(at(op.to), op.bytes, at(left.to), left.bytes) ||
+           overlap(at(op.to), op.bytes, at(left.from), left.bytes);
+  });
 }
 
 void StreamCall::make_copies() {
@@ -319,8 +337,7 @@ void StreamCall::make_copies() {
 }
 
 void StreamCall::copy_by_cuda(const StreamOp& op) {
-  copy(at(op.to), op.to.memory == StreamBuffer::kRecv ? recv_place_ : kScratch, at(op.from),
-       op.from.memory == StreamBuffer::kSend ? send_place_ : kScratch, op.bytes);
+  copy(at(op.to), place_of(op.to), at(op.from), place_of(op.from), op.bytes);
   if (op.contributes && is_scaled_) scale(at(op.to), op.count);
 }
 

@@ -58,10 +58,14 @@ struct CallWay {
   bool has_two_phases = false;
   bool in_windows = false;
   size_t round_count = 1;
+  const char* schedule = nullptr;  // the algorithm's name; nullptr: straight from all ranks
 
-  const char* phases() const { return has_two_phases ? "two phases" : "one phase"; }
+  const char* phases() const {
+    if (schedule != nullptr) return schedule;
+    return has_two_phases ? "two phases" : "one phase";
+  }
   const char* place() const { return in_windows ? "windows" : "scratch"; }
-  // "directly, in two phases and 3 rounds, through scratch"
+  // "directly, in two phases and 3 rounds, through scratch"; "directly, by rings, in 3 rounds, …"
   std::string text() const;
 };
 
@@ -84,7 +88,10 @@ class StreamCall {
                      std::unique_ptr<StreamCall>* made);
   // It uses its buffers in windows.
   bool in_windows() const { return windows_.is_so(); }
-  CallWay way() const { return {program_.has_two_phases(), in_windows(), program_.round_count()}; }
+  CallWay way() const {
+    if (scheduled_) return {false, false, scheduled_->round_count(), schedule_->name()};
+    return {program_.has_two_phases(), in_windows(), program_.round_count(), nullptr};
+  }
   // Of the buffer, or of a block.
   uint64_t bytes() const { return call_words_.count * element_bytes_; }
   // Of the call and the places of its buffers in windows.
@@ -99,9 +106,6 @@ class StreamCall {
   void repeats() { repeats_ = true; }
   // Before the first step: the stream waits until the word is 1, and clears it.
   void wait_for(uint32_t* word);
-
-  // That of the schedule that it goes by; nullptr: it goes straight.
-  const char* schedule() const { return schedule_ == nullptr ? nullptr : schedule_->name(); }
 
   size_t step_count() const {
     return scheduled_ ? scheduled_->step_count() : program_.step_count();
@@ -130,6 +134,7 @@ class StreamCall {
   cuda::MemoryPlace place_of(const StreamPlace& place) const;
   void set_sources(const StreamOp& op, kernels::ReduceArguments* arguments);
   void add_copy(const StreamOp& op);
+  bool needs_one_left(const StreamOp& op) const;
   void make_copies();
   bool reads_peer(const StreamOp& op) const;
   bool is_for_kernels(const StreamPlace& place) const;
