@@ -18,12 +18,10 @@ thread_local size_t t_below_count = 0;
 
 std::atomic<bool> initialized{false};  // of the process
 
-// Whether somebody has retained it. What lies on its device outlives it here.
-bool is_alive(Context context) {
-  World& it = world();
-  const std::lock_guard lock(it.lock);
-  return it.retained.count(static_cast<Device>(index_of(context))) != 0;
-}
+// How often each primary context has been retained. What lies on its device outlives it here.
+std::atomic<int> retained[kContextCount];
+
+bool is_alive(Context context) { return retained[index_of(context)].load() > 0; }
 
 }  // namespace
 
@@ -65,24 +63,20 @@ STRICT_CUDA_API cuDeviceGetPCIBusId(char* text, int bytes, Device device) {
 STRICT_CUDA_API cuDevicePrimaryCtxRetain(Context* context, Device device) {
   if (device < 0 || device >= kContextCount) return kErrorInvalidValue;
   *context = &contexts[device];
-  World& it = world();
-  const std::lock_guard lock(it.lock);
-  ++it.retained[device];
+  ++retained[device];
   return kSuccess;
 }
 STRICT_CUDA_API cuDevicePrimaryCtxRelease_v2(Device device) {
-  World& it = world();
-  const std::lock_guard lock(it.lock);
-  const auto found = it.retained.find(device);
-  if (found == it.retained.end()) return kErrorInvalidContext;
-  if (--found->second == 0) it.retained.erase(found);
+  if (device < 0 || device >= kContextCount || retained[device].load() == 0) {
+    return kErrorInvalidContext;
+  }
+  --retained[device];
   return kSuccess;
 }
 STRICT_CUDA_API cuDevicePrimaryCtxGetState(Device device, unsigned* flags, int* active) {
-  World& it = world();
-  const std::lock_guard lock(it.lock);
+  if (device < 0 || device >= kContextCount) return kErrorInvalidValue;
   *flags = 0;
-  *active = it.retained.count(device) != 0 ? 1 : 0;
+  *active = is_alive(&contexts[device]) ? 1 : 0;
   return kSuccess;
 }
 STRICT_CUDA_API cuCtxSetCurrent(Context context) {

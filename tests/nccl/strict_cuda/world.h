@@ -160,8 +160,7 @@ struct World {
   std::deque<Object*> doomed;
   std::map<std::string, int> faults;
   std::set<std::pair<Context, Context>>
-      access;                      // the first one's kernels, to the second one's memory
-  std::map<Device, int> retained;  // primary contexts, and how often
+      access;  // the first one's kernels, to the second one's memory
   int objects = 0;
   std::map<Context, Result> lost;  // contexts, with what calls in them return
   int copy_ms = 0;
