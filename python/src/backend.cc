@@ -129,6 +129,7 @@ c10d::ErrorType Backend::getError() {
 }
 
 void Backend::abort() {
+  const WithoutPython without;
   comm_->call_abort_hooks();
   weir_comm_abort(comm());
 }
@@ -147,6 +148,7 @@ c10::intrusive_ptr<c10d::Backend> Backend::split(
     const c10::intrusive_ptr<c10d::Backend::Options>& options) {
   const auto found = std::find(ranks.begin(), ranks.end(), getRank());
   if (found == ranks.end()) return nullptr;
+  const WithoutPython without;
   const int rank = static_cast<int>(found - ranks.begin());
   return c10::make_intrusive<Backend>(part_of(store, rank), rank, static_cast<int>(ranks.size()),
                                       options_like(*options_, options), name_);
@@ -155,6 +157,7 @@ c10::intrusive_ptr<c10d::Backend> Backend::split(
 c10::intrusive_ptr<c10d::Backend> Backend::merge(
     const c10::intrusive_ptr<c10d::Store>& store,
     const c10::intrusive_ptr<c10d::Backend::Options>& options, const int& rank, const int& size) {
+  const WithoutPython without;
   return c10::make_intrusive<Backend>(part_of(store, rank), rank, size,
                                       options_like(*options_, options), name_);
 }
@@ -162,6 +165,7 @@ c10::intrusive_ptr<c10d::Backend> Backend::merge(
 c10::intrusive_ptr<c10d::Backend> Backend::shrink(
     const std::vector<int64_t>& excluded, int /*flags*/,
     const c10::intrusive_ptr<c10d::Backend::Options>& options) {
+  const WithoutPython without;
   const auto new_options = options_like(*options_, options);
   const std::vector<int> ranks(excluded.begin(), excluded.end());
   const weir_comm_config_t config = config_of(*new_options);
@@ -193,6 +197,7 @@ void Backend::check_rank(int64_t rank, const char* what) const {
 // ---- Memory -----------------------------------------------------------------------------------
 
 std::shared_ptr<Arena> Backend::arena() {
+  const WithoutPython without;
   const std::lock_guard lock(arena_mutex_);
   if (arena_ == nullptr) {
     TORCH_CHECK(supportsTensorAlloc(-1), "allocate_tensor: ",
@@ -227,6 +232,8 @@ std::unordered_map<std::string, uint64_t> Backend::getMemoryStats() {
 }
 
 std::optional<weir_arena_usage_t> Backend::arena_usage() {
+  // A thread that creates the arena holds the mutex while it waits for the other ranks.
+  const WithoutPython without;
   const std::lock_guard lock(arena_mutex_);
   if (arena_ == nullptr) return std::nullopt;
   return arena_->usage();
@@ -323,6 +330,7 @@ void Backend::registerOnCompletionHook(
 
 void Backend::waitForPendingWorks() {
   if (observed_ == nullptr) return;
+  const WithoutPython without;
   std::unique_lock lock(observed_->mutex);
   // Once completions have been stopped nobody calls the hook any more.
   while (observed_->pending != 0 && !completions_are_stopped()) {
@@ -396,6 +404,7 @@ Backend::WorkPointer Backend::endCoalescing() {
 // ---- Monitored barrier ------------------------------------------------------------------------
 
 void Backend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_for_all) {
+  const WithoutPython without;
   const auto timeout = options.timeout == c10d::kUnsetTimeout ? options_->timeout : options.timeout;
   const uint64_t number = barrier_number_.fetch_add(1);
   count(c10d::OpType::BARRIER, 0);

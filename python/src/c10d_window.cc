@@ -5,7 +5,6 @@
 
 #include <ATen/ops/from_blob.h>
 #include <c10/util/Exception.h>
-#include <pybind11/pybind11.h>
 
 #include <optional>
 #include <utility>
@@ -28,12 +27,12 @@ C10dWindow::C10dWindow(c10::intrusive_ptr<Backend> backend)
 
 // Python drops it with its lock, and the end of a window waits.
 C10dWindow::~C10dWindow() {
-  std::optional<pybind11::gil_scoped_release> release;
-  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) release.emplace();
+  const WithoutPython without;
   window_.reset();
 }
 
 void C10dWindow::tensor_register(const at::Tensor& tensor, bool owning) {
+  const WithoutPython without;
   TORCH_CHECK_VALUE(window_ == nullptr,
                     "tensor_register: a tensor is registered; tensor_deregister comes first");
   check_cpu(tensor, "tensor_register");
@@ -46,6 +45,7 @@ void C10dWindow::tensor_register(const at::Tensor& tensor, bool owning) {
 }
 
 void C10dWindow::tensor_deregister() {
+  const WithoutPython without;
   open("tensor_deregister").close();
   window_.reset();
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "completions.h"
 
+#include <Python.h>
 #include <c10/util/Exception.h>
 #include <pthread.h>
 #include <unistd.h>
@@ -247,6 +248,14 @@ void stay_if_python_ends() {
   }
   if (std::this_thread::get_id() == g_ending_thread) return;
   for (;;) pause();
+}
+
+WithoutPython::WithoutPython()
+    : state_(Py_IsInitialized() != 0 && PyGILState_Check() != 0 ? PyEval_SaveThread() : nullptr) {}
+
+WithoutPython::~WithoutPython() {
+  stay_if_python_ends();
+  if (state_ != nullptr) PyEval_RestoreThread(static_cast<PyThreadState*>(state_));
 }
 
 bool completions_are_stopped() { return !Completions::get().start(); }

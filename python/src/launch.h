@@ -28,9 +28,7 @@ class Backend::Launch {
   template <typename Start>
   void call(Start&& start) {
     if (operation_ == nullptr) {
-      const weir_result_t result = start(static_cast<weir_request_t*>(nullptr));
-      stay_if_python_ends();
-      backend_.check_result(result, name_);
+      backend_.check_result(start(static_cast<weir_request_t*>(nullptr)), name_);
       return;
     }
     backend_.check_result(
@@ -72,6 +70,7 @@ class Backend::Launch {
   bool is_done(size_t bytes);
   WorkPointer work(const Tensors& inputs, Outputs outputs);
 
+  const WithoutPython without_;  // until all others have ended
   Backend& backend_;
   const c10d::OpType type_;
   const char* const name_;

@@ -19,6 +19,7 @@
 namespace py = pybind11;
 using weir::pytorch::Backend;
 using weir::pytorch::Window;
+using weir::pytorch::WithoutPython;
 
 namespace {
 
@@ -73,14 +74,14 @@ void reset_counts() {
 
 // What weir/_window.py documents.
 void define_window(py::module_& module) {
-  const py::call_guard<py::gil_scoped_release> no_gil;
+  const py::call_guard<WithoutPython> no_gil;
   py::class_<Window, std::shared_ptr<Window>>(module, "Window")
       // The last reference may be dropped in Python, and the end of a window waits.
       .def(py::init([](const c10::intrusive_ptr<Backend>& backend, const at::Tensor& memory,
                        int64_t signal_count) {
              return std::shared_ptr<Window>(new Window(backend, memory, signal_count),
                                             [](Window* window) {
-                                              const py::gil_scoped_release release;
+                                              const WithoutPython without;
                                               delete window;
                                             });
            }),
@@ -114,14 +115,14 @@ PYBIND11_MODULE(_C, module) {
       .def(py::init(&create_backend), py::arg("store"), py::arg("rank"), py::arg("size"),
            py::arg("timeout"), py::arg("name"), py::arg("group_name") = "",
            py::arg("description") = "", py::arg("deterministic") = false,
-           py::arg("arena_bytes") = py::none(), py::call_guard<py::gil_scoped_release>())
+           py::arg("arena_bytes") = py::none(), py::call_guard<WithoutPython>())
       // As ProcessGroupGloo's; PyTorch writes the group's name and ranks there.
       .def_property_readonly("options", &Backend::own_options)
       .def("_set_default_timeout", &Backend::setTimeout, py::arg("timeout"))
       // As PyTorch 2.14 has them, also before.
       .def("register_abort_hook", &Backend::registerAbortHook, py::arg("hook_id"), py::arg("hook"))
       .def("unregister_abort_hook", &Backend::unregisterAbortHook, py::arg("hook_id"))
-      .def("lost_ranks", &Backend::lost_ranks, py::call_guard<py::gil_scoped_release>())
+      .def("lost_ranks", &Backend::lost_ranks, py::call_guard<WithoutPython>())
       .def("arena_usage", &arena_usage);
 
   py::class_<Backend::Options, c10d::Backend::Options, c10::intrusive_ptr<Backend::Options>>(
@@ -133,13 +134,12 @@ PYBIND11_MODULE(_C, module) {
       .def_readwrite("arena_bytes", &Backend::Options::arena_bytes);
 
   module.def("all_reduce", &all_reduce, py::arg("tensor"), py::arg("op"), py::arg("group"),
-             py::call_guard<py::gil_scoped_release>());
+             py::call_guard<WithoutPython>());
   define_window(module);
 
   module.def("operation_counts", &counts);
   module.def("reset_operation_counts", &reset_counts);
-  module.def("stop_completions", &weir::pytorch::stop_completions,
-             py::call_guard<py::gil_scoped_release>());
+  module.def("stop_completions", &weir::pytorch::stop_completions, py::call_guard<WithoutPython>());
   module.def("weir_version", &weir_version);
   module.attr("built_for_torch") = WEIR_BUILT_FOR_TORCH;
 }

@@ -136,6 +136,7 @@ c10::intrusive_ptr<c10::ivalue::Future> Operation::future() {
   if (is_done) {
     mark_future();
   } else if (!is_watched) {
+    const WithoutPython without;
     wait(kNoTimeout);
   }
   return future;
@@ -268,8 +269,8 @@ std::vector<at::Tensor> OperationWork::result() {
 }
 
 bool OperationWork::wait(std::chrono::milliseconds timeout) {
+  const WithoutPython without;
   const bool is_over = operation_->wait(timeout);
-  stay_if_python_ends();
   if (!is_over) {
     C10_THROW_ERROR(DistBackendError,
                     c10::str("Timed out: the operation was not complete after ", timeout.count(),

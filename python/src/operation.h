@@ -145,9 +145,22 @@ class OperationWork : public c10d::Work {
 // when they are waited for.
 void stop_completions();
 bool completions_are_stopped();
-// For threads that return to Python after a wait, without Python's lock. Once stop_completions has
-// returned, a thread other than the one that called it does not come back from here: Python would
-// end it when it takes the lock, and C++ above it cannot be unwound.
+// For threads that are about to take Python's lock. Once stop_completions has returned, a thread
+// other than the one that called it does not come back from here: Python would end it when it takes
+// the lock, and C++ above it cannot be unwound.
 void stay_if_python_ends();
+// The scope of a call that may wait. Python's lock, where the caller holds it, is released; at its
+// end the thread stays if Python ends. In functions that Python calls through PyTorch's own
+// bindings, which have released the lock, and a call guard of Weir's.
+class WithoutPython {
+ public:
+  WithoutPython();
+  ~WithoutPython();
+  WithoutPython(const WithoutPython&) = delete;
+  WithoutPython& operator=(const WithoutPython&) = delete;
+
+ private:
+  void* const state_;  // of the thread, in Python; nullptr: it did not hold the lock
+};
 
 }  // namespace weir::pytorch

@@ -295,6 +295,7 @@ Backend::WorkPointer Backend::reduce_scatter_tensor_coalesced(
 Backend::WorkPointer Backend::allreduce_sparse(Tensors& tensors,
                                                const c10d::AllreduceOptions& options) {
   constexpr const char* kName = "all_reduce of a sparse tensor";
+  const WithoutPython without;
   TORCH_CHECK_VALUE(tensors.size() == 1, kName, ": one tensor is expected, not ", tensors.size());
   const at::Tensor& tensor = tensors[0];
   TORCH_CHECK_VALUE(tensor.is_sparse() && tensor.device().is_cpu(), kName,

@@ -165,9 +165,7 @@ Window::WorkPointer Window::start(const char* name, const at::Tensor& kept, bool
                                   Milliseconds timeout, Start&& start) {
   if (timeout == c10d::kUnsetTimeout) timeout = backend_->own_options()->timeout;
   if (!is_async && comm_->has_deadline(timeout)) {
-    const weir_result_t result = start(static_cast<weir_request_t*>(nullptr));
-    stay_if_python_ends();
-    check(result, comm(), name);
+    check(start(static_cast<weir_request_t*>(nullptr)), comm(), name);
     return {};
   }
   auto operation = c10::make_intrusive<Operation>(comm_, name);

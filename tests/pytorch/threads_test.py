@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import os
 import random
 import resource
@@ -242,6 +243,25 @@ ENDINGS = {
         """,
         0,
     ),
+    "threads whose calls on groups and windows return while Python ends": (
+        """
+        class Slow:
+            sleep = staticmethod(time.sleep)
+            def __del__(self):
+                self.sleep(2)
+        groups = [dist.new_group() for _ in range(5)]
+        window = weir.Window(torch.ones(3), 0, groups[0])
+        # Rank 1 comes once rank 0 has begun to end.
+        if both: time.sleep(1)
+        for call in (dist.new_group, window.close, lambda: weir.Window(torch.ones(3), 0, groups[1]),
+                     lambda: weir.empty(3, group=groups[2]),
+                     lambda: dist.monitored_barrier(groups[3]), lambda: dist.barrier(groups[4])):
+            threading.Thread(target=call, daemon=True).start()
+        kept = None if both else Slow()
+        time.sleep(1 if both else 0.3)
+        """,
+        0,
+    ),
     "a handler of atexit that waits": (
         """
         import atexit
@@ -269,13 +289,15 @@ ENDINGS = {
     ),
 }
 
-PROGRAM = """
+IMPORTS = """
 import datetime, os, sys, threading, time
 import torch, torch.distributed as dist
 import weir
+"""
+PROGRAM = """
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 store = dist.FileStore(sys.argv[1], size)
-dist.init_process_group("weir", store=store, rank=rank, world_size=size,
+dist.init_process_group(sys.argv[2], store=store, rank=rank, world_size=size,
                         timeout=datetime.timedelta(seconds=100))
 both = True
 dist.all_reduce(torch.ones(3))
@@ -292,12 +314,38 @@ ENDING
 """
 
 
+# Forks a process for each rank of several programs, so that PyTorch is imported once.
+FORKS = IMPORTS + """
+import json, signal
+jobs, children, text = json.loads(sys.argv[1]), [], ""
+for text, path, backend, rank, output in jobs:
+    child = os.fork()
+    if child == 0:
+        signal.alarm(150)
+        sys.argv[1:] = [path, backend]
+        os.environ["RANK"] = rank
+        file = os.open(output, os.O_WRONLY | os.O_CREAT)
+        os.dup2(file, 1), os.dup2(file, 2)
+        break
+    children.append(child)
+else:
+    text = ""
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    print(json.dumps(codes))
+exec(text)
+"""
+
+
+def program_of(ending):
+    return PROGRAM.replace("ENDING", textwrap.dedent(ending))
+
+
 def run_ending(ending, folder, number):
-    program = PROGRAM.replace("ENDING", textwrap.dedent(ending))
     path = os.path.join(folder, f"ending_{number}")
+    program = IMPORTS + program_of(ending)
     processes = [
         subprocess.Popen(
-            [sys.executable, "-X", "faulthandler", "-c", program, path],
+            [sys.executable, "-X", "faulthandler", "-c", program, path, "weir"],
             env=dict(os.environ, RANK=str(r), WORLD_SIZE="2"),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -308,14 +356,45 @@ def run_ending(ending, folder, number):
     return ranks.wait(processes, 150), [p.returncode for p in processes]
 
 
+def check_ending(name, outputs, codes):
+    expected = ENDINGS[name][1]
+    assert codes == [expected, expected], f"{name}: {codes}\n" + "\n".join(outputs)
+    for output in outputs:
+        assert "Fatal" not in output and "terminate called" not in output, f"{name}\n{output}"
+
+
 def test_every_way_to_end_a_process(rank, size):
     if rank != 0:
         return
-    for number, (name, (ending, expected)) in enumerate(ENDINGS.items()):
-        outputs, codes = run_ending(ending, os.environ["WEIR_TEST_FOLDER"], number)
-        assert codes == [expected, expected], f"{name}: {codes}\n" + "\n".join(outputs)
-        for output in outputs:
-            assert "Fatal" not in output and "terminate called" not in output, f"{name}\n{output}"
+    for number, (name, (ending, _)) in enumerate(ENDINGS.items()):
+        check_ending(name, *run_ending(ending, os.environ["WEIR_TEST_FOLDER"], number))
+
+
+def test_every_way_to_end_a_process_in_gloos_place(rank, size):
+    if rank != 0:
+        return
+    folder = os.environ["WEIR_TEST_FOLDER"]
+    jobs = []
+    for number, (ending, _) in enumerate(ENDINGS.values()):
+        path = os.path.join(folder, f"in_place_{number}")
+        for r in "01":
+            jobs.append([program_of(ending), path, "gloo", r, f"{path}_output_{r}"])
+    words = ["-X", "faulthandler", "-c", FORKS, json.dumps(jobs)]
+    done = subprocess.run(
+        [sys.executable, "-m", "weir.run", *words],
+        env=dict(os.environ, WORLD_SIZE="2"),
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    codes = json.loads(done.stdout)
+    for number, name in enumerate(ENDINGS):
+        outputs = []
+        for job in jobs[2 * number : 2 * number + 2]:
+            with open(job[-1], encoding="utf-8", errors="replace") as file:
+                outputs.append(file.read())
+        check_ending(name, outputs, codes[2 * number : 2 * number + 2])
 
 
 def test_signals_end_a_rank_in_a_collective(rank, size):
@@ -329,13 +408,11 @@ def test_signals_end_a_rank_in_a_collective(rank, size):
     dist.all_reduce(torch.ones(1)) if rank == 0 else time.sleep(1000)
     """
     for number, sent in enumerate([signal.SIGTERM, signal.SIGINT]):
-        program = PROGRAM.replace("if rank == 0:", "if False:").replace(
-            "ENDING", textwrap.dedent(ending)
-        )
+        program = IMPORTS + program_of(ending).replace("if rank == 0:", "if False:")
         path = os.path.join(os.environ["WEIR_TEST_FOLDER"], f"signal_{number}")
         processes = [
             subprocess.Popen(
-                [sys.executable, "-c", program, path],
+                [sys.executable, "-c", program, path, "weir"],
                 env=dict(os.environ, RANK=str(r), WORLD_SIZE="2"),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

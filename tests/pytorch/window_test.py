@@ -2,6 +2,7 @@
 """weir.Window: one-sided operations, and a parameter server with bounded staleness upon them."""
 
 import threading
+import time
 
 import ranks
 import schemes
@@ -87,6 +88,8 @@ def test_counters_are_atomic(rank, size):
 
 
 def test_waiting_leaves_other_threads_their_python(rank, size):
+    """Rank 0 waits in a thread for the others, who come when another thread of rank 0 tells them
+    to: that one runs Python meanwhile."""
     import weir
 
     with weir.Window(torch.zeros(1), signals=1) as window:
@@ -95,6 +98,42 @@ def test_waiting_leaves_other_threads_their_python(rank, size):
         # This thread runs Python while the other waits: nobody else sends the signal.
         window.signal(rank, 0)
         waiting.join()
+    group = dist.new_group()
+    later = weir.Window(torch.zeros(1), group=group)
+
+    def message():
+        if rank == 0:
+            dist.recv(torch.ones(5), 1, group=group, tag=7)
+        elif rank == 1:
+            dist.send(torch.ones(5), 0, group=group, tag=7)
+
+    calls = {
+        "Work.wait": lambda: dist.all_reduce(torch.ones(3), group=group, async_op=True).wait(),
+        "recv": message,
+        "weir.all_reduce": lambda: weir.all_reduce(torch.ones(3), group=group),
+        "the first weir.empty": lambda: weir.empty(10, group=group),
+        "barrier": lambda: dist.barrier(group),
+        "monitored_barrier": lambda: dist.monitored_barrier(group),
+        "new_group": dist.new_group,
+        "Window": lambda: weir.Window(torch.zeros(3), group=group).close(),
+        "Window.close": later.close,
+    }
+    for name, call in calls.items():
+        # Once more for who asks while another thread waits.
+        threads = [threading.Thread(target=call), threading.Thread(target=weir.arena_usage,
+                                                                   args=(group,))]  # fmt: skip
+        if rank != 0:
+            dist.recv(torch.ones(1), 0, tag=8)
+        for thread in threads:
+            thread.start()
+            time.sleep(0.05)
+        if rank == 0:
+            for other in range(1, size):
+                dist.send(torch.ones(1), other, tag=8)
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive(), name
+    assert weir.arena_usage(group).tensor_count >= 0
     ranks.served()
 
 
