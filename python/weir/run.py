@@ -6,14 +6,15 @@
     python -m weir.run -m torch.distributed.run --nproc-per-node 4 train.py
 
 ``backend="gloo"``, and the part for processors of ``cpu:gloo,cuda:nccl``, are Weir in the program
-and in every Python process that it starts, unless that is told to ignore its environment (-E, -I).
-An operation that Weir cannot serve is an error.
+and in every Python process that it starts, unless an option keeps that from reading its environment
+or from importing site (-E, -I, -S). An operation that Weir cannot serve is an error.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import site
 import sys
@@ -26,6 +27,15 @@ _HOOK_LINE = (
 )
 # Those of Python that may stand before a script.
 _PYTHONS_OPTIONS = "bBcdEiImOPqsSuvVWxX"
+# Those that keep sitecustomize away, and what helps.
+_INSTEAD_OF = {
+    "E": "leave it out, or call python -m weir.run --install-hook once and then "
+    "WEIR_IN_PLACE_OF=gloo python -E",
+    "I": "leave it out, or say what it does in parts: -P -s",
+    "S": "leave it out",
+}
+_WITH_VALUE = "WX"
+_ENDS_OPTIONS = "cm"
 _OPTIONS = ("--report", "--install-hook", "--remove-hook", "-h", "--help")
 
 
@@ -123,6 +133,28 @@ def _arguments() -> argparse.Namespace:
     return arguments
 
 
+def _option_without_hook(words: list[str]) -> str | None:
+    """The first option of Python's in ``words`` with which it would run no sitecustomize."""
+    words = iter(words)
+    for word in words:
+        if not word.startswith("-") or word in ("-", "--"):
+            return None
+        for i, letter in enumerate(word[1:], 1):
+            if letter in _INSTEAD_OF:
+                return letter
+            if letter in _ENDS_OPTIONS:
+                return None
+            if letter in _WITH_VALUE:
+                if i + 1 == len(word):
+                    next(words, None)
+                break
+    return None
+
+
+def _is_python(program: str) -> bool:
+    return re.fullmatch(r"python[0-9.]*", os.path.basename(program)) is not None
+
+
 def _find_program(name: str) -> str | None:
     """On PATH, or where the programs of this Python's packages are: a Python of a virtual
     environment may be called by its path."""
@@ -140,6 +172,14 @@ def main() -> int:
         program = program[1:]
     if not program:
         print("weir.run: no program is given (see --help)", file=sys.stderr)
+        return 2
+    option = _option_without_hook(program[1:] if _is_python(program[0]) else program)
+    if option is not None:
+        print(
+            f"weir.run: with -{option} Python does not read what puts Weir in Gloo's place, and "
+            f"the program would run on Gloo: {_INSTEAD_OF[option]}",
+            file=sys.stderr,
+        )
         return 2
     package = os.path.dirname(os.path.abspath(__file__))
     hook = os.path.join(package, "hook")

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m weir: info, bench, and what it says of wrong words."""
+"""python -m weir: info, bench, and what it and weir.run say of wrong words."""
 
 import ast
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -59,8 +61,56 @@ def check_types_and_words():
         check(documented, f"weir.{name} has no docstring")
 
 
+def run_refuses(words):
+    """In this process: to import PyTorch for each takes too long."""
+    from unittest import mock
+
+    from weir import run
+
+    told = io.StringIO()
+    with mock.patch.object(sys, "argv", ["weir.run", *words]), mock.patch.object(
+        os, "execvpe"
+    ) as started, contextlib.redirect_stderr(told):
+        code = run.main()
+    check(code == (None if started.called else 2), f"{words}: {code}")
+    return told.getvalue()
+
+
+def check_options_that_would_mean_gloo():
+    for options, letter in (
+        (["-I"], "I"),
+        (["-E"], "E"),
+        (["-S"], "S"),
+        (["-sE"], "E"),
+        (["-u", "-bbI"], "I"),
+        (["-X", "faulthandler", "-S"], "S"),
+        (["-W", "ignore", "-Wdefault", "-E"], "E"),
+        (["python3", "-I"], "I"),
+        ([sys.executable, "-sS"], "S"),
+    ):
+        for rest in (["-c", "pass"], ["-m", "train"], ["train.py"]):
+            err = run_refuses([*options, *rest])
+            check(f"with -{letter} " in err and "on Gloo" in err and "leave it out" in err, err)
+            check(("--install-hook" in err) == (letter == "E"), err)
+    for words in (
+        ["-cI=1"],
+        ["-c", "-I"],
+        ["-m", "train", "-E"],
+        ["train.py", "-I"],
+        ["-X", "importtime", "train.py", "-S"],
+        ["-WError", "train.py"],
+        ["-XE", "train.py"],
+        ["-", "-I"],
+        ["python3", "train.py", "-I"],
+        ["sh", "-E"],
+        ["--report", "-u", "train.py", "-E"],
+    ):
+        check(run_refuses(words) == "", words)
+
+
 def main():
     check_types_and_words()
+    check_options_that_would_mean_gloo()
     code, out, err = run("info")
     check(code == 0 and "libweir.so" in out and "gloo" in out, out + err)
     code, out, err = run()

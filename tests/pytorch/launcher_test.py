@@ -302,12 +302,13 @@ def test_the_users_own_paths_and_sitecustomize(folder):
 def test_children_that_ignore_their_environment_are_left_alone(folder):
     text = "import torch.distributed as d; print(getattr(d.ProcessGroupGloo, 'is_weir', False))"
     program = f"""
-import subprocess, sys
-for option in (["-I"], ["-E"], []):
+import os, subprocess, sys, sysconfig
+os.environ["PYTHONPATH"] += os.pathsep + sysconfig.get_path("purelib")  # -S finds PyTorch there
+for option in (["-I"], ["-E"], ["-S"], []):
     subprocess.run([sys.executable, *option, "-c", {text!r}], check=True)
 """
     (output,) = run([*RUN, "-c", program])
-    assert output.split() == ["False", "False", "True"], output
+    assert output.split() == ["False", "False", "False", "True"], output
 
 
 def test_the_report(folder):
@@ -466,7 +467,8 @@ def test_the_hook_in_an_environment(folder):
     assert run([python, "-c", loaded], **with_variable)[0].strip() == "['weir_in_place']"
     assert run([python, "-c", where], **outside)[0].strip() == "False"
     assert run([python, "-c", loaded], **outside)[0].strip() == "[]"
-    assert run([python, "-I", "-c", loaded], **with_variable)[0].strip() == "[]"
+    for option, expected in (("-E", "['weir_in_place']"), ("-I", "[]"), ("-S", "[]")):
+        assert run([python, option, "-c", loaded], **with_variable)[0].strip() == expected, option
     script = folder.write("train.py", BY_ENVIRONMENT)
     expect_served(run([python, script, folder.store()], 2, **with_variable))
 
