@@ -5,6 +5,7 @@ import datetime
 import itertools
 
 import ranks
+import tally
 import torch
 import torch.distributed as dist
 from torch.distributed._functional_collectives import allow_inflight_collective_as_graph_input_ctx
@@ -14,8 +15,15 @@ OP = dist.ReduceOp
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 INTEGERS = [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64]
 COMPLEX = [torch.complex64, torch.complex128]
-FP8 = [torch.float8_e4m3fn, torch.float8_e5m2]
-ALL = [*FLOATS, *INTEGERS, *COMPLEX, torch.bool, torch.uint16, torch.uint32, torch.uint64, *FP8]
+FP8 = [
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+    torch.float8_e4m3fnuz,
+    torch.float8_e5m2fnuz,
+    torch.float8_e8m0fnu,
+]
+ALL = [*FLOATS, *INTEGERS, *COMPLEX, torch.complex32, torch.bool]
+ALL += [torch.uint16, torch.uint32, torch.uint64, *FP8]
 SIZES = [0, 1, 7, 1000, 40001]
 
 
@@ -32,10 +40,17 @@ def of_rank(rank, size, dtype, salt=0):
 
 def expect_equal(found, expected, what):
     assert found.dtype == expected.dtype and found.shape == expected.shape, what
-    if found.dtype in FP8:
-        found, expected = found.float(), expected.float()
+    if found.dtype in FP8 or found.dtype == torch.complex32:  # equal is not for them
+        found, expected = (t.contiguous().view(-1).view(torch.uint8) for t in (found, expected))
     if not torch.equal(found, expected):
         raise AssertionError(f"{what}: {found.flatten()[:8]} is not {expected.flatten()[:8]}")
+
+
+def joined(tensors):
+    """One behind the other; cat is not for all types."""
+    shape = tensors[0].shape[1:]
+    joint = torch.cat([tensor.reshape(-1).view(torch.uint8) for tensor in tensors])
+    return joint.view(tensors[0].dtype).reshape(-1, *shape)
 
 
 def reference(tensors, op):
@@ -112,7 +127,8 @@ def test_reduce_and_broadcast_from_every_root(rank, size):
         dist.broadcast(tensor, root)
         expect_equal(tensor, of_rank(root, count, dtype), f"broadcast {dtype}")
     counts = ranks.served()
-    assert counts["REDUCE"].calls and counts["BROADCAST"].calls
+    assert counts["REDUCE"].calls == size * len([*FLOATS, *INTEGERS]) * len(SIZES)
+    assert counts["BROADCAST"].calls == size * len(ALL) * len(SIZES)
 
 
 def test_gathers_of_every_type(rank, size):
@@ -124,7 +140,7 @@ def test_gathers_of_every_type(rank, size):
             expect_equal(outputs[r], inputs[r], f"all_gather {dtype} {count}")
         whole = torch.zeros(size * count, dtype=dtype)
         dist.all_gather_into_tensor(whole, inputs[rank])
-        expect_equal(whole, torch.cat(inputs), f"all_gather_into_tensor {dtype} {count}")
+        expect_equal(whole, joined(inputs), f"all_gather_into_tensor {dtype} {count}")
         for root in range(size):
             outputs = [torch.zeros(count, dtype=dtype) for _ in range(size)]
             dist.gather(inputs[rank], outputs if rank == root else None, root)
@@ -223,7 +239,7 @@ def test_all_to_all(rank, size):
         sent = [of_rank(r, size * rows, dtype) for r in range(size)]
         output = torch.zeros(size * rows, dtype=dtype)
         dist.all_to_all_single(output, sent[rank])
-        expected = torch.cat([sent[r][rank * rows : (rank + 1) * rows] for r in range(size)])
+        expected = joined([sent[r][rank * rows : (rank + 1) * rows] for r in range(size)])
         expect_equal(output, expected, f"all_to_all_single {dtype} {rows}")
         # Rank r sends rows * (r + to) rows to rank `to`.
         splits = [[rows * (r + to) for to in range(size)] for r in range(size)]
@@ -232,7 +248,7 @@ def test_all_to_all(rank, size):
         output = torch.zeros(sum(received), 2, dtype=dtype)
         dist.all_to_all_single(output, sent[rank], received, splits[rank])
         parts = [sent[r].split(splits[r])[rank] for r in range(size)]
-        expect_equal(output, torch.cat(parts), f"all_to_all_single with splits {dtype} {rows}")
+        expect_equal(output, joined(parts), f"all_to_all_single with splits {dtype} {rows}")
         outputs = [torch.zeros_like(part) for part in parts]
         dist.all_to_all(outputs, list(sent[rank].split(splits[rank])))
         for r in range(size):
@@ -408,15 +424,16 @@ def test_deadlines(rank, size):
     dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=2), group)
     assert backend.options._timeout == datetime.timedelta(seconds=2)
     dist.monitored_barrier(group)
-    if rank != 0:
-        return
-    try:
-        dist.all_reduce(torch.ones(1), group=group)
-    except dist.DistBackendError as error:
-        text = str(error)
-        assert "rank" in text and "all_reduce" in text, text
-    else:
-        raise AssertionError("an all_reduce that nobody joins came to an end")
+    if rank == 0:
+        try:
+            dist.all_reduce(torch.ones(1), group=group)
+        except dist.DistBackendError as error:
+            text = str(error)
+            assert "rank" in text and "all_reduce" in text, text
+        else:
+            raise AssertionError("an all_reduce that nobody joins came to an end")
+        tally.add("ALLREDUCE", 4)  # it had been started when it failed
+    ranks.served()
 
 
 def test_the_direct_call(rank, size):
@@ -427,10 +444,13 @@ def test_the_direct_call(rank, size):
     expected = reference([of_rank(r, 1000, torch.float32) for r in range(size)], OP.SUM)
     expect_equal(tensor, expected, "weir.all_reduce")
     weir.all_reduce(tensor, OP.MAX)
+    tally.add("ALLREDUCE", 2 * tensor.nbytes)
     # As with PyTorch's, ranks outside of the group pass by.
     first = dist.new_group([0])
     own = torch.ones(3)
     weir.all_reduce(own, group=first)
+    if rank == 0:
+        tally.add("ALLREDUCE", own.nbytes)
     expect_equal(own, torch.ones(3), "weir.all_reduce of a group of one")
     if rank > 0:
         for call in (weir.empty, weir.Window, weir.lost_ranks, weir.arena_usage):
@@ -451,6 +471,7 @@ def test_only_calls_that_go_on_have_a_work(rank, size):
         for taker in (group, backend):
             summed = tensor.clone()
             work = taker.allreduce([summed], options)
+            tally.add("ALLREDUCE", summed.nbytes)
             assert (work is not None) == is_async
             if is_async:
                 work.wait()
@@ -460,6 +481,7 @@ def test_only_calls_that_go_on_have_a_work(rank, size):
     with allow_inflight_collective_as_graph_input_ctx():
         summed = tensor.clone()
         work = group.allreduce([summed], options)
+        tally.add("ALLREDUCE", summed.nbytes)
         assert work is not None
         torch.ops._c10d_functional.wait_tensor(summed)
         expect_equal(summed, expected, "allreduce in a graph")

@@ -12,6 +12,8 @@ import threading
 import time
 
 import ranks
+import schemes
+import tally
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
@@ -169,6 +171,8 @@ def test_power_sgd(rank, size):
             model(torch.randn(4, 64, generator=generator)).square().mean().backward()
             optimizer.step()
         assert state.iter > 2, state.iter
+        for name, moved in schemes.ddp_setup(model).items():
+            tally.add(name, moved)
         for parameter in model.parameters():
             of_ranks = [torch.empty_like(parameter) for _ in range(size)]
             dist.all_gather(of_ranks, parameter.detach())

@@ -7,6 +7,7 @@ import os
 import time
 
 import ranks
+import tally
 import torch
 import torch.distributed as dist
 
@@ -28,6 +29,7 @@ def all_reduce(tensor, op):
     work = dist.group.WORLD.allreduce([tensor], options)
     if work is not None:
         work.wait()
+    tally.add("ALLREDUCE", tensor.nbytes)
 
 
 def expect_reduced(rank, inputs, op, expected, what):
@@ -117,6 +119,7 @@ def test_the_deadline_of_one_call(rank, size):
             # The second time the group is of no use any more.
             seconds = fails(call, "" if is_async else "all_reduce")
             assert is_async or 1.5 < seconds < 50, f"{seconds} s with a deadline of 2 s, not of 60"
+        tally.add("ALLREDUCE", 4)  # the first had been started when it failed
     dist.barrier()
     ranks.served()
 
@@ -172,6 +175,7 @@ def test_groups_from_groups(rank, size):
     assert half.size() == len(mine) and half.rank() == mine.index(rank)
     tensor = torch.full((3,), float(rank))
     half.allreduce([tensor]).wait()
+    tally.add("ALLREDUCE", tensor.nbytes)
     assert (tensor == sum(mine)).all(), tensor
     # Of the two halves one again.
     folder = os.environ["WEIR_TEST_FOLDER"]
@@ -180,6 +184,7 @@ def test_groups_from_groups(rank, size):
     assert merged.size() == size
     gathered = [torch.zeros(1) for _ in range(size)]
     merged.allgather([gathered], [torch.full((1,), float(rank))]).wait()
+    tally.add("ALLGATHER", 4)
     assert sorted(int(t) for t in gathered) == list(range(size)), gathered
     ranks.served()
 
@@ -191,6 +196,40 @@ def test_memory_of_the_group(rank, size):
     tensor.fill_(rank)
     dist.all_reduce(tensor, group=group)
     assert (tensor == sum(range(size))).all()
+    ranks.served()
+
+
+def test_numbers_and_states_of_groups(rank, size):
+    """The number of a group counts its collectives, alike on all ranks, and no messages."""
+    group, backend = new_group(size)
+    assert backend._get_sequence_number_for_group() == 0
+    tensor = torch.ones(size)
+    dist.all_reduce(tensor, group=group)
+    dist.broadcast(tensor, 0, group=group, async_op=True).wait()
+    if rank < 2:
+        send = dist.isend(tensor, 1 - rank, group=group)
+        dist.recv(torch.ones(size), 1 - rank, group=group)
+        send.wait()
+    dist.all_gather([torch.ones(size) for _ in range(size)], tensor, group=group)
+    with dist._coalescing_manager(group=group):
+        for _ in range(3):
+            dist.all_gather_into_tensor(torch.ones(size * size), tensor, group=group)
+    dist.barrier(group)
+    numbers = [torch.zeros(1, dtype=torch.int64) for _ in range(size)]
+    own = torch.tensor([backend._get_sequence_number_for_group()])
+    dist.all_gather(numbers, own)
+    assert [int(number) for number in numbers] == [5] * size, numbers
+    kinds = torch._C._distributed_c10d.ErrorType
+    if hasattr(backend, "get_error"):
+        assert backend.get_error() == kinds.SUCCESS
+        dist.barrier()
+        if rank == 0:
+            backend.abort()
+            assert backend.get_error() == kinds.COMM_ERROR, backend.get_error()
+        else:
+            fails(lambda: dist.all_reduce(tensor, group=group), "abort")
+            assert backend.get_error() != kinds.SUCCESS
+    dist.barrier()
     ranks.served()
 
 

@@ -232,4 +232,4 @@ if __name__ == "__main__" and "RANK" not in os.environ:
 # DeepSpeed and Accelerate look for these also where the group is there already.
 os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
 os.environ.setdefault("MASTER_PORT", "29500")
-ranks.main(__name__)
+ranks.main(__name__, exact=False)

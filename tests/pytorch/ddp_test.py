@@ -60,7 +60,7 @@ def test_server_and_workers(rank, size):
         expected["RECVANYSOURCE"] = STEPS * workers * size_of
     else:
         expected["SEND"] = STEPS * size_of
-    schemes.expect_served(expected)
+    ranks.served(expected)
 
 
 def wrapped(**options):
@@ -91,8 +91,8 @@ def test_ddp_reduces_buckets_during_the_backward_pass(rank, size):
         assert served_before_the_last_gradient[-1] > before, "no bucket before the pass ended"
     assert len(served_before_the_last_gradient) == STEPS - 1
     schemes.expect_close(net.parameters(), schemes.trained_alone(batches()), "DDP")
-    counts = schemes.expect_served(
-        {"ALLREDUCE": STEPS * schemes.bytes_of(net), "BROADCAST": None, "ALLGATHER": None}
+    counts = ranks.served(
+        {"ALLREDUCE": STEPS * schemes.bytes_of(net), **schemes.ddp_setup(net)}
     )
     assert counts["ALLREDUCE"].calls >= 3 * (STEPS - 1), counts
 
@@ -103,8 +103,8 @@ def test_ddp_with_one_bucket_that_is_the_gradients(rank, size):
     schemes.expect_close(net.parameters(), schemes.trained_alone(batches()), "bucket view")
     # In Gloo's place PyTorch reads a field of ProcessGroupGloo that Weir's backend must have too.
     assert net._get_ddp_logging_data().get("gloo_num_threads", 2) == 2
-    schemes.expect_served(
-        {"ALLREDUCE": STEPS * schemes.bytes_of(net), "BROADCAST": None, "ALLGATHER": None}
+    ranks.served(
+        {"ALLREDUCE": STEPS * schemes.bytes_of(net), **schemes.ddp_setup(net)}
     )
 
 
@@ -123,9 +123,22 @@ def test_ddp_no_sync(rank, size):
         for step in range(STEPS)
     ]
     schemes.expect_close(net.parameters(), schemes.trained_alone(together), "no_sync")
-    schemes.expect_served(
-        {"ALLREDUCE": STEPS * schemes.bytes_of(net), "BROADCAST": None, "ALLGATHER": None}
+    ranks.served(
+        {"ALLREDUCE": STEPS * schemes.bytes_of(net), **schemes.ddp_setup(net)}
     )
+
+
+def joined(net, steps):
+    """The least and the most that is summed with Join: the gradients, and in each step a few words
+    on who takes part, which are PyTorch's own matter."""
+    whole = schemes.bytes_of(net)
+    return steps * whole, steps * (whole + 64) + 64
+
+
+def joined_setup(net):
+    """Likewise; at the end those who have done most steps send the parameters to all."""
+    setup, whole = schemes.ddp_setup(net), schemes.bytes_of(net)
+    return {**setup, "BROADCAST": (setup["BROADCAST"], setup["BROADCAST"] + whole + 256)}
 
 
 def test_ddp_uneven_inputs(rank, size):
@@ -146,8 +159,7 @@ def test_ddp_uneven_inputs(rank, size):
             optimizer.step()
         schemes.expect_close(net.parameters(), reference.parameters(), "uneven inputs")
         steps = 2 + size - 1
-        counts = ranks.served()
-        schemes.expect_bytes(counts["ALLREDUCE"], steps * schemes.bytes_of(net))
+        ranks.served({"ALLREDUCE": joined(net, steps), **joined_setup(net)})
 
 
 class TwoHeads(nn.Module):
@@ -187,8 +199,11 @@ def test_ddp_finds_unused_parameters(rank, size):
             (loss / size).backward()
         alone.step()
     schemes.expect_close(net.parameters(), reference.parameters(), "unused parameters")
-    # The gradients of both heads, in each step; and a bit for each parameter.
-    schemes.expect_bytes(ranks.served()["ALLREDUCE"], STEPS * schemes.bytes_of(net))
+    # With the gradients it sums, as int32, which parameters have been used.
+    used = 4 * len(list(net.parameters()))
+    ranks.served(
+        {"ALLREDUCE": STEPS * (schemes.bytes_of(net) + used), **schemes.ddp_setup(net)}
+    )
 
 
 def test_ddp_hooks_in_python(rank, size):
@@ -209,8 +224,8 @@ def test_ddp_hooks_in_python(rank, size):
     schemes.train(net, schemes.optimizer_of(net), own_batches(rank, size))
     assert len(calls) >= 3 * (STEPS - 1)
     schemes.expect_close(net.parameters(), schemes.trained_alone(batches()), "a hook in Python")
-    schemes.expect_served(
-        {"ALLREDUCE": STEPS * schemes.bytes_of(net), "BROADCAST": None, "ALLGATHER": None}
+    ranks.served(
+        {"ALLREDUCE": STEPS * schemes.bytes_of(net), **schemes.ddp_setup(net)}
     )
     net = wrapped(bucket_cap_mb=BUCKET_MB)
     net.register_comm_hook(dist.group.WORLD, default_hooks.fp16_compress_hook)
@@ -219,8 +234,8 @@ def test_ddp_hooks_in_python(rank, size):
         net.parameters(), schemes.trained_alone(batches()), "fp16_compress_hook", 1e-2, 2e-3
     )
     # A fourth of the bytes: float64 goes as float16.
-    schemes.expect_served(
-        {"ALLREDUCE": STEPS * schemes.bytes_of(net) / 4, "BROADCAST": None, "ALLGATHER": None}
+    ranks.served(
+        {"ALLREDUCE": STEPS * schemes.bytes_of(net) // 4, **schemes.ddp_setup(net)}
     )
 
 
@@ -241,7 +256,9 @@ def test_ddp_static_graph_with_recomputation(rank, size):
         inputs.requires_grad_()
     schemes.train(net, schemes.optimizer_of(net), own)
     schemes.expect_close(net.parameters(), schemes.trained_alone(batches()), "static graph")
-    schemes.expect_bytes(ranks.served()["ALLREDUCE"], STEPS * schemes.bytes_of(net))
+    # In the first step also, as int32, which parameters are used.
+    used = 4 * len(list(net.parameters()))
+    ranks.served({"ALLREDUCE": STEPS * schemes.bytes_of(net) + used, **schemes.ddp_setup(net)})
 
 
 def test_the_sharded_optimizer(rank, size):
@@ -251,10 +268,10 @@ def test_the_sharded_optimizer(rank, size):
     reference = schemes.model()
     schemes.train(reference, torch.optim.AdamW(reference.parameters(), lr=0.01), batches())
     schemes.expect_close(net.parameters(), reference.parameters(), "ZeroRedundancyOptimizer")
-    counts = ranks.served()
-    schemes.expect_bytes(counts["ALLREDUCE"], STEPS * schemes.bytes_of(net))
-    # DDP's at its start, and in each step each rank sends what it has updated to the others.
-    schemes.expect_bytes(counts["BROADCAST"], (STEPS + 1) * schemes.bytes_of(net))
+    # Each rank sends the parameters that it has updated to the others.
+    setup = schemes.ddp_setup(net)
+    setup["BROADCAST"] += STEPS * schemes.bytes_of(net)
+    ranks.served({"ALLREDUCE": STEPS * schemes.bytes_of(net), **setup})
 
 
 def test_join_of_model_and_optimizer(rank, size):
@@ -262,7 +279,11 @@ def test_join_of_model_and_optimizer(rank, size):
     optimizer = ZeroRedundancyOptimizer(net.parameters(), torch.optim.SGD, lr=0.1)
     with Join([net, optimizer]):
         schemes.train(net, optimizer, own_batches(rank, size)[:1] * (1 + rank))
-    schemes.expect_bytes(ranks.served()["ALLREDUCE"], size * schemes.bytes_of(net))
+    setup = joined_setup(net)
+    least, most = setup["BROADCAST"]
+    of_optimizer = size * schemes.bytes_of(net)
+    setup["BROADCAST"] = least + of_optimizer, most + of_optimizer
+    ranks.served({"ALLREDUCE": joined(net, size), **setup})
     flat = torch.cat([p.detach().flatten() for p in net.parameters()])
     lowest, highest = flat.clone(), flat.clone()
     dist.all_reduce(lowest, dist.ReduceOp.MIN)

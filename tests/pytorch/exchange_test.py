@@ -183,4 +183,4 @@ def test_tokens_to_experts_and_back(rank, size):
         schemes.expect_close(found, wanted, "gradients of the experts")
 
 
-ranks.main(__name__)
+ranks.main(__name__, exact=False)

@@ -4,7 +4,7 @@
 A test program holds functions ``test_*(rank, size)`` and ends with ``ranks.main(__name__)``.
 Started without RANK it starts itself once per rank, for each number of ranks, and fails when a rank
 fails or does not end in time; a rank runs the functions in order, in one process group. Each
-function ends with a check that Weir served what it called: ``served()``.
+function ends with a check that Weir served what it called, to the byte: ``served()``.
 
     backend_test.py [--ranks 2,4] [--only NAME] [--in-place]
 """
@@ -94,7 +94,7 @@ def run(size: int, options: argparse.Namespace) -> bool:
     return True
 
 
-def run_functions(options: argparse.Namespace) -> int:
+def run_functions(options: argparse.Namespace, exact: bool) -> int:
     import faulthandler
 
     faulthandler.enable()
@@ -109,6 +109,10 @@ def run_functions(options: argparse.Namespace) -> int:
     store = dist.FileStore(os.path.join(os.environ["WEIR_TEST_FOLDER"], "store"), size)
     backend = "gloo" if options.in_place else "weir"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size)
+    if exact:
+        import tally
+
+        tally.install()
     names = [name for name in vars(sys.modules["__main__"]) if name.startswith("test_")]
     names = [name for name in names if options.only in name]
     for name in names:
@@ -124,20 +128,37 @@ def run_functions(options: argparse.Namespace) -> int:
     return 0 if names else 1
 
 
-def served() -> dict:
-    """What Weir has served since the last call; fails where it served nothing."""
+def served(expected: dict | None = None) -> dict:
+    """What Weir has served since the last call: these operations and no others.
+
+    ``expected`` gives the bytes of each, or the least and the most that they may be. None: what the
+    program has passed to torch.distributed (tally), or any, in a program that is not ``exact``.
+    """
+    import tally
     import weir
 
     counts = weir.operation_counts()
+    found = {name: count.bytes for name, count in counts.items()}
+    if expected is None:
+        expected = tally.passed() if tally.is_installed else found
+    forget_served()
     assert counts, "Weir served no operation"
-    weir.reset_operation_counts()
+    right = set(found) == set(expected)
+    for name in found if right else ():
+        wanted = expected[name]
+        least, most = wanted if isinstance(wanted, tuple) else (wanted, wanted)
+        right = right and least <= found[name] <= most
+    if not right:
+        raise AssertionError(f"Weir served {found} bytes instead of {expected}; calls: {counts}")
     return counts
 
 
-def forget() -> None:
-    """What Weir has served so far is not counted."""
+def forget_served() -> None:
+    """What came before, such as gathering the results to compare, is not counted."""
+    import tally
     import weir
 
+    tally.forget()
     weir.reset_operation_counts()
 
 
@@ -151,11 +172,12 @@ def refused(kind, text: str, call) -> None:
         raise AssertionError(f"no error with {text!r}")
 
 
-def main(name: str) -> None:
+def main(name: str, exact: bool = True) -> None:
+    """``exact``: ``served()`` compares with what the program passes to torch.distributed."""
     if name != "__main__":
         return
     options = arguments()
     if "RANK" in os.environ:
-        sys.exit(run_functions(options))
+        sys.exit(run_functions(options, exact))
     passed = [run(int(size), options) for size in options.ranks.split(",")]
     sys.exit(0 if all(passed) else 1)

@@ -291,4 +291,4 @@ def test_bounded_staleness_trains(rank, size):
         assert loss(found) < before, (loss(found), before)
 
 
-ranks.main(__name__)
+ranks.main(__name__, exact=False)
