@@ -3,6 +3,7 @@
 
 import ast
 import contextlib
+import inspect
 import io
 import json
 import os
@@ -59,6 +60,11 @@ def check_types_and_words():
         value = getattr(weir, name)
         documented = isinstance(value, str) or bool((value.__doc__ or "").strip())
         check(documented, f"weir.{name} has no docstring")
+        # What is written in Python; the docstring of a class from C++ describes its fields.
+        for method, member in vars(value).items() if isinstance(value, type) else ():
+            member = member.fget if isinstance(member, property) else member
+            if inspect.isfunction(member) and not method.startswith("_"):
+                check(bool((member.__doc__ or "").strip()), f"weir.{name}.{method}: no docstring")
 
 
 def run_refuses(words):

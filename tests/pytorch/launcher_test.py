@@ -499,7 +499,7 @@ def main() -> int:
             function(Folder(path))
             print(f"passed {name}", flush=True)
         except LeftOut as reason:
-            print(f"left out {name}: {reason}", flush=True)
+            print(f"LEFT OUT: {name}: {reason}", flush=True)
         except BaseException:
             failed += 1
             traceback.print_exc()
