@@ -40,6 +40,7 @@ struct RegretOptions {
   uint64_t events_max = 40'000'000;
   uint32_t jobs = 1;
   bool choices_only = false;
+  bool by_links = false;
   bool json = false;
   std::string publish_file;
 };
@@ -139,6 +140,10 @@ Result<std::vector<Cell>> cells_of(const RegretOptions& given,
 void judge(Cell* cell, const RegretOptions& given,
            const std::function<bool(const char*, uint64_t)>& progress) {
   const RegretHosts hosts(*cell->machine, cell->rank_count);
+  if (!hosts.status().ok()) {
+    cell->error = hosts.status().text();
+    return;
+  }
   cell->host_count = hosts.host_count();
   const cost::Request request = hosts.request(cell->collective, cell->bytes);
   const std::vector<const algo::Algorithm*> candidates =
@@ -152,13 +157,16 @@ void judge(Cell* cell, const RegretOptions& given,
     return;
   }
   cell->choice = decision.value().algorithm->name;
+  if (!request.slices.empty()) {
+    cell->choice += fmt::format(" in slices of {}", text_of_size(decision.value().slice_bytes));
+  }
   cell->predicted_ns = decision.value().predicted_ns;
   if (given.choices_only) {
     cell->error = "not asked for";
     return;
   }
-  Result<sim::Regret> regret =
-      sim::regret(request, decision.value(), cell->machine->table, given.events_max, progress);
+  Result<sim::Regret> regret = sim::regret(request, decision.value(), cell->machine->table,
+                                           given.events_max, progress, hosts.links());
   if (!regret.ok()) {
     cell->error = regret.status().code() == Code::kAborted
                       ? fmt::format("the choice, {}, takes more than {} events", cell->choice,
@@ -281,6 +289,12 @@ std::string markdown_table(const std::vector<Cell>& cells) {
   return text;
 }
 
+std::string name_of_best(const sim::Regret& regret) {
+  if (regret.best_cut.slice_bytes == 0) return regret.best->name;
+  return fmt::format("{} in slices of {}", regret.best->name,
+                     text_of_size(regret.best_cut.slice_bytes));
+}
+
 std::string worst_rows(const Summary& summary, bool markdown) {
   std::string text;
   size_t rows = 0;
@@ -291,7 +305,7 @@ std::string worst_rows(const Summary& summary, bool markdown) {
         fmt::runtime(markdown ? "| {} | {:.2f} | {}, {} (predicted {}) | {}, {} |\n"
                               : "  {}: {:.2f}: chose {}, {} (predicted {}); best {}, {}\n"),
         text_of_cell(*cell), regret.value(), cell->choice, text_of_ns(regret.chosen_ns),
-        text_of_ns(cell->predicted_ns), regret.best->name, text_of_ns(regret.best_ns));
+        text_of_ns(cell->predicted_ns), name_of_best(regret), text_of_ns(regret.best_ns));
   }
   if (!markdown || text.empty()) return text;
   return "\n| call | regret | choice, simulated | best |\n| --- | ---: | --- | --- |\n" + text;
@@ -339,6 +353,7 @@ std::string command_line_of(const RegretOptions& given) {
   text += fmt::format(" --ranks {} --bytes {}", given.ranks, joined(given.sizes));
   if (!given.collectives.empty()) text += " -c " + joined(given.collectives);
   if (!given.costs_file.empty()) text += " --costs " + given.costs_file;
+  if (given.by_links) text += " --links";
   return text + fmt::format(" --events-max {}", given.events_max);
 }
 
@@ -376,7 +391,7 @@ Status run(const RegretOptions& given) {
   }
   std::vector<RegretMachine> machines;
   for (const std::string& text : given.machines) {
-    Result<RegretMachine> machine = read_regret_machine(text, table);
+    Result<RegretMachine> machine = read_regret_machine(text, table, given.by_links);
     if (!machine.ok()) return machine.status();
     machines.push_back(machine.take());
   }
@@ -435,6 +450,9 @@ void add_regret_command(cli::Command& app, int* exit_code) {
       .show_default();
   command.add_flag("--choices-only", given->choices_only,
                    "only what is chosen and how long the choice takes; nothing is simulated");
+  command.add_flag("--links", given->by_links,
+                   "over the links of machines that files describe; buffers of ranks on GPUs lie "
+                   "on these");
   command.add_flag("--json", given->json, "every call as JSON on standard output");
   command.add_option("--publish", given->publish_file,
                      "writes the table into this file, between <!-- regret:begin --> and "

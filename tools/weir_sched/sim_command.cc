@@ -13,6 +13,8 @@
 #include "command_line/command_line.h"
 #include "core/base/clock.h"
 #include "core/cost/cache.h"
+#include "core/cost/decision_log.h"
+#include "core/cost/router.h"
 #include "core/graph/forests.h"
 #include "core/sched/validate.h"
 #include "core/sim/lane_picture.h"
@@ -21,6 +23,7 @@
 #include "core/sim/report.h"
 #include "weir_sched/commands.h"
 #include "weir_sched/problem_options.h"
+#include "weir_sched/regret_machine.h"
 #include "weir_sched/sim_machine.h"
 
 namespace weir::sched_tool {
@@ -51,6 +54,7 @@ struct SimOptions {
   Rank lanes_of = 0;
   bool json = false;
   bool all = false;
+  bool chosen = false;
 };
 
 // What is simulated, and over what.
@@ -300,6 +304,41 @@ Status run_all(const Job& job) {
   return {};
 }
 
+// What the planner chooses for the ranks of the machine, and why; that is simulated.
+Status run_chosen(const SimOptions& given, Job* job, int* failure) {
+  if (job->problem.lengths != algo::BlockLengths::kEqual) {
+    return invalid_argument("--chosen is for blocks of equal length");
+  }
+  const Result<RegretMachine> machine =
+      read_regret_machine(given.topology_file, cost::built_in_table(), /*by_links=*/true);
+  if (!machine.ok()) return machine.status();
+  const RegretHosts hosts(machine.value(), job->problem.rank_count);
+  WEIR_RETURN_IF_ERROR(hosts.status());
+  if (hosts.host_count() != job->node_count) {
+    return invalid_argument(fmt::format(
+        "--chosen: {} ranks fill {} hosts like {}, not {}; give other --ranks or --hosts",
+        job->problem.rank_count, hosts.host_count(), given.topology_file, job->node_count));
+  }
+  const cost::Request request =
+      hosts.request(job->problem.collective, job->bytes, job->problem.root);
+  const Result<cost::Decision> decision =
+      cost::choose(request, cost::candidates_for(algo::all_algorithms(), request.work.problem),
+                   machine.value().table, nullptr);
+  if (!decision.ok()) return decision.status();
+  const cost::Decision& made = decision.value();
+  if (!given.json) {
+    cost::DecisionLog log;
+    fmt::print("{}\n", cost::explain(*log.find(log.add(request, made))));
+  }
+  const cost::Workload work =
+      cost::work_of(*made.algorithm, request, {made.slice_bytes, made.tree_lanes});
+  job->problem = work.problem;
+  job->options.slicing = work.slicing;
+  SimOptions chosen = given;
+  chosen.problem.algorithm = made.algorithm->name;
+  return run_one(chosen, *job, failure);
+}
+
 // The ranks, and what is between them.
 Status place_ranks(const SimOptions& given, Job* job) {
   if (given.topology_file.empty()) {
@@ -329,8 +368,10 @@ Status run(const SimOptions& given, int* failure) {
   if (!named.ok()) return named.status();
   const Result<uint64_t> bytes = parse_bytes("--bytes", given.bytes);
   if (!bytes.ok()) return bytes.status();
-  if (given.problem.algorithm.empty() != given.all) {
-    return invalid_argument("either --algorithm or --all is needed");
+  const int asked =
+      (given.problem.algorithm.empty() ? 0 : 1) + (given.all ? 1 : 0) + (given.chosen ? 1 : 0);
+  if (asked != 1) {
+    return invalid_argument("either --algorithm, --all or --chosen is needed");
   }
   const bool draws =
       !given.svg_file.empty() || !given.links_svg_file.empty() || !given.lanes_svg_file.empty();
@@ -360,6 +401,7 @@ Status run(const SimOptions& given, int* failure) {
   }
   WEIR_RETURN_IF_ERROR(fill(given, &job));
   WEIR_RETURN_IF_ERROR(sim::check(job.problem, job.options));
+  if (given.chosen) return run_chosen(given, &job, failure);
   return given.all ? run_all(job) : run_one(given, job, failure);
 }
 
@@ -371,6 +413,11 @@ void add_sim_command(cli::Command& app, int* exit_code) {
   const auto given = std::make_shared<SimOptions>();
   add_algorithm_options(command, &given->problem);
   command.add_flag("--all", given->all, "compare all algorithms of the collective");
+  command
+      .add_flag(
+          "--chosen", given->chosen,
+          "what the planner chooses for the machine, and why; with GPUs, for buffers on these")
+      .needs("--topology");
   command.add_option("-n,--ranks", given->rank_count,
                      "number of ranks; with --topology not needed: one on each GPU or core");
   command.add_option("-b,--bytes", given->bytes, "the largest buffer of a rank: 4096, 64K, 1M, 2G")
