@@ -107,8 +107,10 @@ class Mapped {
     EXPECT_CUDA(cuMemCreate(&handle, bytes_, &wanted(), 0));
     EXPECT_CUDA(cuMemMap(address_, bytes_, 0, handle, 0));
     EXPECT_CUDA(cuMemRelease(handle));
-    const cuda::MemoryAccess access{wanted_.location, cuda::kAccessReadWrite};
-    EXPECT_CUDA(cuMemSetAccess(address_, bytes_, &access, 1));
+    // Of both ranks' devices.
+    const cuda::MemoryAccess access[] = {{{cuda::kLocationDevice, 0}, cuda::kAccessReadWrite},
+                                         {{cuda::kLocationDevice, 1}, cuda::kAccessReadWrite}};
+    EXPECT_CUDA(cuMemSetAccess(address_, bytes_, access, 2));
   }
 
   int device_;

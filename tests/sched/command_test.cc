@@ -189,6 +189,18 @@ TEST(WeirSched, SimulatesWithTheDefaultNetworkOrWithMeasuredCosts) {
 
 const std::string kMachines = WEIR_TEST_FIXTURES "/topologies/";
 
+TEST(WeirSched, SimulatesWhatThePlannerChoosesForAMachine) {
+  const Outcome outcome = run("sim -c all_reduce --chosen -b 256M --topology " + kMachines +
+                              "made-8-fully-linked.nccl.xml");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.text;
+  EXPECT_THAT(outcome.text, HasSubstr("on 8 ranks: forest, least predicted time"));
+  EXPECT_THAT(outcome.text, HasSubstr("the time is 1.01 times as long"));
+  EXPECT_NE(run("sim -c all_reduce --chosen -b 1M").exit_code, 0);
+  const Outcome both = run("sim -c all_reduce --chosen --all -b 1M --topology " + kMachines +
+                           "made-8-fully-linked.nccl.xml");
+  EXPECT_THAT(both.text, HasSubstr("either --algorithm, --all or --chosen is needed"));
+}
+
 // Short names of files in arguments.
 std::string with_files(std::string arguments) {
   for (const auto& [name, file] : {std::pair{"DGX2", "dgx2.hwloc.xml"}, {"README", "README.md"}}) {

@@ -413,11 +413,6 @@ void add_sim_command(cli::Command& app, int* exit_code) {
   const auto given = std::make_shared<SimOptions>();
   add_algorithm_options(command, &given->problem);
   command.add_flag("--all", given->all, "compare all algorithms of the collective");
-  command
-      .add_flag(
-          "--chosen", given->chosen,
-          "what the planner chooses for the machine, and why; with GPUs, for buffers on these")
-      .needs("--topology");
   command.add_option("-n,--ranks", given->rank_count,
                      "number of ranks; with --topology not needed: one on each GPU or core");
   command.add_option("-b,--bytes", given->bytes, "the largest buffer of a rank: 4096, 64K, 1M, 2G")
@@ -435,6 +430,11 @@ void add_sim_command(cli::Command& app, int* exit_code) {
                   "blocks")
       .needs("--topology")
       .show_default();
+  command
+      .add_flag(
+          "--chosen", given->chosen,
+          "what the planner chooses for the machine, and why; with GPUs, for buffers on these")
+      .needs("--topology");
   command.add_option("--root", given->problem.root, "of broadcast, reduce, gather and scatter");
   command.add_option("--slice", given->slice_bytes, "cut chunks into slices; 0: whole chunks")
       .show_default();

@@ -154,8 +154,8 @@ TEST(ChosenPlan, ByPredictionIsForMemoryOfTheHost) {
   }
 }
 
-// The same bars, without a rule: the planner predicts messages over the links of the GPUs. Of shm no
-// two hosts have one.
+// The same bars, without a rule: the planner predicts messages over the links of the GPUs. No two
+// hosts share shm.
 TEST(ChosenPlan, ForBuffersOnDevicesMeetsTheBarsByPrediction) {
   Machine hosts("made-nvswitch-8-cards.nccl.xml", 2);
   Machine linked("made-8-fully-linked.nccl.xml", 1);

@@ -54,8 +54,9 @@ class Machine {
   };
 
   // The buffers of all ranks in the call.
-  void push(Rank rank, std::vector<Buffers>* all, std::vector<StreamOp> ops) {
-    mix_copies(&ops);
+  // `by_need`: of a schedule, whose copies StreamCall makes in the order that they need.
+  void push(Rank rank, std::vector<Buffers>* all, std::vector<StreamOp> ops, bool by_need = false) {
+    if (!by_need) mix_copies(&ops);
     for (const StreamOp& op : ops) streams_[rank].push_back({op, all});
   }
   bool empty(Rank rank) const { return streams_[rank].empty(); }
@@ -447,7 +448,7 @@ TEST(ScheduledProgram, RingsGiveTheirValuesInAnyOrderOfTheStreamsAmongOtherCalls
           for (Rank r = 0; r < n; ++r) {
             const auto push = [&, i = i](const auto& program) {
               for (size_t k = 0; k < program.step_count(); ++k) {
-                machine.push(r, &buffers[i], step_of(calls[i], program, r, k));
+                machine.push(r, &buffers[i], step_of(calls[i], program, r, k), calls[i].adds);
               }
             };
             if (calls[i].adds) {
@@ -492,7 +493,7 @@ TEST(ScheduledProgram, NoStepWaitsForWhatALaterStepSets) {
       for (size_t i = 0; i < programs[0].step_count(); ++i) {
         for (Rank k = 0; k < n; ++k) {
           const Rank r = i % 2 == 0 ? k : n - 1 - k;
-          machine.push(r, &buffers, step_of(it, programs[r], r, i));
+          machine.push(r, &buffers, step_of(it, programs[r], r, i), true);
           while (!machine.empty(r)) ASSERT_TRUE(machine.advance(r)) << it.text() << ", step " << i;
         }
       }
@@ -537,7 +538,7 @@ TEST(ScheduledProgram, OtherSchedulesOfMessagesServeAsWell) {
       for (Rank r = 0; r < n; ++r) {
         const ScheduledProgram program(it.call(), schedules.of_rank[r], slot);
         for (size_t i = 0; i < program.step_count(); ++i) {
-          machine.push(r, &buffers, step_of(it, program, r, i));
+          machine.push(r, &buffers, step_of(it, program, r, i), true);
         }
       }
       for (bool moved = true; moved;) {
