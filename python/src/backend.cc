@@ -16,6 +16,8 @@ namespace weir::pytorch {
 
 namespace {
 
+constexpr int64_t kDayMs = int64_t{24} * 3600 * 1000;
+
 // By OpType.
 constexpr size_t kOpTypes = 32;
 struct AtomicCount {
@@ -32,8 +34,7 @@ void count(c10d::OpType type, size_t bytes) {
 
 weir_comm_config_t config_of(const Backend::Options& options) {
   weir_comm_config_t config = WEIR_COMM_CONFIG_INIT;
-  constexpr int64_t kDay = int64_t{24} * 3600 * 1000;
-  config.timeout_ms = std::clamp<int64_t>(options.timeout.count(), 1, kDay);
+  config.timeout_ms = std::clamp<int64_t>(options.timeout.count(), 1, kDayMs);
   config.flags = WEIR_COMM_HOST_MEMORY;
   if (options.deterministic || at::globalContext().deterministicAlgorithms()) {
     config.flags |= WEIR_COMM_DETERMINISTIC;
@@ -46,12 +47,13 @@ weir_comm_config_t config_of(const Backend::Options& options) {
 std::shared_ptr<SharedCommunicator> create(c10d::Store& store, int rank, int size,
                                            const Backend::Options& options) {
   constexpr char kWhat[] = "init_process_group";
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+  if (options.enable_reconfigure) return SharedCommunicator::create(nullptr, options.timeout);
+#endif
   const weir_unique_id_t id = meet(store, rank, size, options.timeout, kWhat);
-  const weir_comm_config_t config = config_of(options);
-  weir_comm_t comm = nullptr;
-  check(weir_comm_create(&comm, size, &id, rank, &config), nullptr, kWhat);
+  auto shared = connect(id, rank, size, options, options.timeout, kWhat);
   if (rank == 0) forget_meeting(store, size, id);
-  return SharedCommunicator::create(comm, options.timeout);
+  return shared;
 }
 
 // PyTorch splits and merges the backends of all devices with one store, one after the other: each
@@ -75,6 +77,19 @@ c10::intrusive_ptr<Backend::Options> options_like(
 }
 
 }  // namespace
+
+std::shared_ptr<SharedCommunicator> connect(const weir_unique_id_t& id, int rank, int size,
+                                            const Backend::Options& options,
+                                            std::chrono::milliseconds timeout, const char* what) {
+  weir_comm_config_t config = config_of(options);
+  const int64_t timeout_ms =
+      std::exchange(config.timeout_ms, std::clamp<int64_t>(timeout.count(), 1, kDayMs));
+  weir_comm_t comm = nullptr;
+  check(weir_comm_create(&comm, size, &id, rank, &config), nullptr, what);
+  auto shared = SharedCommunicator::create(comm, options.timeout);
+  if (timeout_ms != config.timeout_ms) check(weir_comm_set_timeout(comm, timeout_ms), comm, what);
+  return shared;
+}
 
 std::map<std::string, OperationCount> operation_counts() {
   std::map<std::string, OperationCount> counts;
@@ -107,15 +122,25 @@ Backend::Backend(std::shared_ptr<SharedCommunicator> comm, int rank, int size,
       options_(std::move(options)),
       name_(std::move(name)),
       store_(std::move(store)),
-      comm_(std::move(comm)) {
+      members_store_(store_),
+      comm_(std::move(comm))
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+      ,
+      own_name_(name_in_handles(rank))
+#endif
+{
   init();
 }
 
 Backend::~Backend() = default;
 
 c10d::ErrorType Backend::getError() {
+  const auto shared = current();
+  if (shared->handle() == nullptr) return c10d::ErrorType::SUCCESS;
   weir_result_t error = WEIR_OK;
-  if (weir_comm_async_error(comm(), &error) != WEIR_OK) return c10d::ErrorType::COMM_ERROR;
+  if (weir_comm_async_error(shared->handle(), &error) != WEIR_OK) {
+    return c10d::ErrorType::COMM_ERROR;
+  }
   switch (error) {
     case WEIR_OK:
       return c10d::ErrorType::SUCCESS;
@@ -130,15 +155,22 @@ c10d::ErrorType Backend::getError() {
 
 void Backend::abort() {
   const WithoutPython without;
-  comm_->call_abort_hooks();
-  weir_comm_abort(comm());
+  const auto shared = current();
+  shared->call_abort_hooks();
+  if (shared->handle() != nullptr) weir_comm_abort(shared->handle());
 }
 
 void Backend::registerAbortHook(int64_t id, std::function<void()> hook) {
-  comm_->add_abort_hook(id, std::move(hook));
+  current()->add_abort_hook(id, std::move(hook));
 }
 
-void Backend::unregisterAbortHook(int64_t id) { comm_->remove_abort_hook(id); }
+void Backend::unregisterAbortHook(int64_t id) { current()->remove_abort_hook(id); }
+
+void Backend::throw_without_members() const {
+  C10_THROW_ERROR(DistBackendError,
+                  "the group has no members yet, as it was made with enable_reconfigure: "
+                  "torch.distributed._reconfigure comes first");
+}
 
 // The communicator ends with the last operation that uses it.
 void Backend::shutdown() {}
@@ -177,8 +209,12 @@ c10::intrusive_ptr<c10d::Backend> Backend::shrink(
   int size = 0;
   check(weir_comm_rank(shrunk, &rank), shrunk, "shrink");
   check(weir_comm_size(shrunk, &size), shrunk, "shrink");
+  // A part of the store of its own: the keys of this group's monitored barriers are there.
+  std::string part = "weir/without";
+  for (const int lost : ranks) part += c10::str("/", lost);
+  const auto store = c10::make_intrusive<c10d::PrefixStore>(part, members_store_);
   return c10::intrusive_ptr<Backend>::unsafe_steal_from_new(
-      new Backend(std::move(shared), rank, size, store_, new_options, name_));
+      new Backend(std::move(shared), rank, size, store, new_options, name_));
 }
 
 std::vector<int> Backend::lost_ranks() {
@@ -253,6 +289,7 @@ bool is_message(c10d::OpType type) {
 Backend::Launch::Launch(Backend& backend, c10d::OpType type, const char* name,
                         std::chrono::milliseconds timeout, bool is_async)
     : backend_(backend), type_(type), name_(name), timeout_(backend.timeout_of(timeout)) {
+  backend.check_members();
   sequence_ = is_message(type) ? backend.sequence_.load(std::memory_order_relaxed)
                                : backend.sequence_.fetch_add(1, std::memory_order_relaxed) + 1;
   if (is_async || backend.is_coalescing_.load(std::memory_order_relaxed) ||
@@ -415,9 +452,9 @@ void Backend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_fo
   const auto arrived = [&](int rank) { return key + std::to_string(rank); };
   const std::string all_are_here = key + "all";
   if (getRank() != 0) {
-    store_->set(arrived(getRank()), std::vector<uint8_t>{1});
+    members_store_->set(arrived(getRank()), std::vector<uint8_t>{1});
     try {
-      store_->wait({all_are_here}, std::max(timeout, std::chrono::milliseconds(1)));
+      members_store_->wait({all_are_here}, std::max(timeout, std::chrono::milliseconds(1)));
     } catch (const std::exception&) {
       C10_THROW_ERROR(DistBackendError,
                       c10::str("Rank ", getRank(),
@@ -439,17 +476,17 @@ void Backend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_fo
                                    end - std::chrono::steady_clock::now()),
                                std::chrono::milliseconds(1));
     try {
-      store_->wait({arrived(rank)}, left);
+      members_store_->wait({arrived(rank)}, left);
     } catch (const std::exception&) {
       missing.push_back(rank);
       if (!wait_for_all) break;
     }
   }
   if (missing.empty()) {
-    store_->set(all_are_here, std::vector<uint8_t>{1});
+    members_store_->set(all_are_here, std::vector<uint8_t>{1});
     // What nobody reads any more: who came has passed the barrier before.
-    for (int rank = 1; rank < getSize(); ++rank) store_->deleteKey(arrived(rank));
-    if (number > 0) store_->deleteKey(key_of(number - 1) + "all");
+    for (int rank = 1; rank < getSize(); ++rank) members_store_->deleteKey(arrived(rank));
+    if (number > 0) members_store_->deleteKey(key_of(number - 1) + "all");
     return;
   }
   std::string names;

@@ -59,6 +59,8 @@ class Backend : public c10d::Backend {
 
   // Collective over `size` callers with the same `store`. `name` stands in titles of profiles
   // ("weir", or "gloo" in its place). Throws DistBackendError, which names missing ranks.
+  // Options of PyTorch 2.14 with enable_reconfigure: local; the group has no members before the
+  // first reconfigure, and its other functions throw.
   Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
           c10::intrusive_ptr<Options> options, std::string name);
   ~Backend() override;
@@ -97,8 +99,24 @@ class Backend : public c10d::Backend {
   c10::intrusive_ptr<c10d::Backend> shrink(
       const std::vector<int64_t>& excluded, int flags,
       const c10::intrusive_ptr<c10d::Backend::Options>& options) override;
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+  // Other members for the group (reconfigure.cc). A handle names this process as a member of the
+  // group; it changes with each reconfigure.
+  bool supportsReconfigure() const override { return true; }
+  c10d::ReconfigureHandle get_reconfigure_handle() const override;
+  // Collective over the processes whose handles are given, all with the same handles and `uuid`,
+  // which nobody has used with the same store. They meet in the store that each gave to its group.
+  // A list gives the ranks; of a set, ranks are in the order of those that the processes had at
+  // first. Returns when all are there, or throws DistBackendError, which names those that are not;
+  // then the group is as before, and may be reconfigured with another uuid. Operations in flight
+  // are aborted. No other thread may be in a call on the group, but it may wait for a Work.
+  c10::intrusive_ptr<c10d::Work> reconfigure(const c10d::ReconfigureOptions& options) override;
+#endif
   const c10::intrusive_ptr<Options>& own_options() const { return options_; }
-  const std::shared_ptr<SharedCommunicator>& communicator() const { return comm_; }
+  const std::shared_ptr<SharedCommunicator>& communicator() const {
+    check_members();
+    return comm_;
+  }
   // Ranks of this group that are lost (weir_comm_lost_ranks).
   std::vector<int> lost_ranks();
 
@@ -207,7 +225,20 @@ class Backend : public c10d::Backend {
                       std::function<void(const at::Tensor& rows)> use);
   WorkPointer receive(c10d::OpType type, Tensors& tensors, int source, int tag);
   std::shared_ptr<Arena> arena();
-  weir_comm_t comm() const { return comm_->handle(); }
+  void check_members() const {
+    if (comm_->handle() == nullptr) [[unlikely]]
+      throw_without_members();
+  }
+  [[noreturn]] void throw_without_members() const;
+  weir_comm_t comm() const {
+    check_members();
+    return comm_->handle();
+  }
+  // For functions that may be called while the group is reconfigured.
+  std::shared_ptr<SharedCommunicator> current() const {
+    const std::lock_guard lock(members_mutex_);
+    return comm_;
+  }
   void check_result(weir_result_t result, const char* what) {
     if (result == WEIR_OK) [[likely]]
       return;
@@ -222,7 +253,9 @@ class Backend : public c10d::Backend {
   const c10::intrusive_ptr<Options> options_;
   const std::string name_;
   const c10::intrusive_ptr<c10d::Store> store_;
-  std::shared_ptr<SharedCommunicator> comm_;
+  c10::intrusive_ptr<c10d::Store> members_store_;  // a part of it for these members alone
+  mutable std::mutex members_mutex_;               // of writes of comm_
+  std::shared_ptr<SharedCommunicator> comm_;       // without a handle: there are no members yet
   std::atomic<uint64_t> sequence_{0};
   std::atomic<uint64_t> barrier_number_{0};
 
@@ -242,6 +275,19 @@ class Backend : public c10d::Backend {
   std::mutex coalescing_mutex_;
   std::atomic<bool> is_coalescing_{false};
   std::vector<WorkPointer> coalesced_;
+
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+  static std::string name_in_handles(int rank);
+  const std::string own_name_;         // of this process in handles, without the generation
+  std::optional<int64_t> generation_;  // the uuid of the last reconfigure
+  std::optional<int64_t> tried_uuid_;  // of the last one, also if it failed
+#endif
 };
+
+// A communicator of ranks that have the same id, all of which come within `timeout`; that of its
+// operations is the one of `options`. Errors begin with `what`.
+std::shared_ptr<SharedCommunicator> connect(const weir_unique_id_t& id, int rank, int size,
+                                            const Backend::Options& options,
+                                            std::chrono::milliseconds timeout, const char* what);
 
 }  // namespace weir::pytorch

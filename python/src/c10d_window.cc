@@ -41,7 +41,7 @@ void C10dWindow::tensor_register(const at::Tensor& tensor, bool owning) {
       owning ? tensor.detach()
              : at::from_blob(tensor.data_ptr(), {tensor.numel()}, tensor.options());
   window_ = std::make_unique<OwnWindow>(backend_, memory, backend_->getSize());
-  for (auto& count : awaited_) count = 0;
+  awaited_ = std::vector<std::atomic<uint64_t>>(static_cast<size_t>(backend_->getSize()));
 }
 
 void C10dWindow::tensor_deregister() {
@@ -102,8 +102,9 @@ OwnWindow& C10dWindow::open(const char* what) const {
 }
 
 void C10dWindow::check_peer(int64_t peer, const char* what) const {
-  TORCH_CHECK_VALUE(peer >= 0 && peer < backend_->getSize(), what, ": rank ", peer,
-                    " is not in a group of ", backend_->getSize());
+  // The group may have been reconfigured meanwhile.
+  TORCH_CHECK_VALUE(peer >= 0 && static_cast<uint64_t>(peer) < awaited_.size(), what, ": rank ",
+                    peer, " is not in a group of ", awaited_.size());
 }
 
 c10::intrusive_ptr<c10d::Window> Backend::new_window(const std::optional<at::Tensor>& tensor) {

@@ -52,6 +52,16 @@ void SharedCommunicator::remove_abort_hook(int64_t id) {
   hooks_.erase(found);
 }
 
+void SharedCommunicator::take_abort_hooks(SharedCommunicator& previous) {
+  std::map<int64_t, Hook> taken;
+  {
+    const std::lock_guard lock(previous.hooks_mutex_);
+    taken.swap(previous.hooks_);
+  }
+  const std::lock_guard lock(hooks_mutex_);
+  hooks_.merge(taken);
+}
+
 void SharedCommunicator::call_abort_hooks() {
   std::map<int64_t, Hook> hooks;
   {
@@ -85,8 +95,7 @@ void SharedCommunicator::call_abort_hooks(weir_result_t result) {
 std::exception_ptr exception_of(weir_result_t result, weir_comm_t comm, const std::string& what) {
   std::string text = weir_last_error(comm);
   if (text.empty()) text = weir_result_string(result);
-  // Programs look for Gloo's words.
-  if (result == WEIR_ERROR_TIMEOUT) text = "Timed out because " + text;
+  if (result == WEIR_ERROR_TIMEOUT) text = kTimedOut + text;
   text = what + ": " + for_python(std::move(text));
   const c10::SourceLocation here{__func__, __FILE__, static_cast<uint32_t>(__LINE__)};
   switch (result) {

@@ -17,9 +17,13 @@
 
 namespace weir::pytorch {
 
+// Gloo's words, for which programs look in errors.
+inline constexpr char kTimedOut[] = "Timed out because ";
+
 class SharedCommunicator {
  public:
   // Takes `handle` over. It is aborted where callbacks wait for its operations as Python ends.
+  // nullptr: it only keeps hooks.
   static std::shared_ptr<SharedCommunicator> create(weir_comm_t handle,
                                                     std::chrono::milliseconds timeout);
   ~SharedCommunicator();
@@ -41,6 +45,8 @@ class SharedCommunicator {
   // They may run Python: no lock is held meanwhile. What they throw is a warning.
   void add_abort_hook(int64_t id, std::function<void()> hook);
   void remove_abort_hook(int64_t id);
+  // Those of `previous`, which has ended, are called before the end of this one.
+  void take_abort_hooks(SharedCommunicator& previous);
   void call_abort_hooks();
   // Likewise, where `result` is an error after which the communicator is of no use.
   void call_abort_hooks(weir_result_t result);

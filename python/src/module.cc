@@ -29,12 +29,22 @@ c10::intrusive_ptr<Backend> create_backend(const c10::intrusive_ptr<c10d::Store>
                                            int size, Milliseconds timeout, const std::string& name,
                                            const std::string& group_name,
                                            const std::string& description, bool deterministic,
-                                           std::optional<size_t> arena_bytes) {
+                                           std::optional<size_t> arena_bytes,
+                                           bool enable_reconfigure) {
   auto options = c10::make_intrusive<Backend::Options>(timeout);
   options->group_name = group_name;
   options->group_desc = description;
   options->deterministic = deterministic;
   if (arena_bytes) options->arena_bytes = *arena_bytes;
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+  options->enable_reconfigure = enable_reconfigure;
+#else
+  if (enable_reconfigure) {
+    C10_THROW_ERROR(NotImplementedError,
+                    "enable_reconfigure: PyTorch has reconfigure from 2.14 on; this is built "
+                    "for " WEIR_BUILT_FOR_TORCH);
+  }
+#endif
   return c10::make_intrusive<Backend>(store, rank, size, std::move(options), name);
 }
 
@@ -115,7 +125,8 @@ PYBIND11_MODULE(_C, module) {
       .def(py::init(&create_backend), py::arg("store"), py::arg("rank"), py::arg("size"),
            py::arg("timeout"), py::arg("name"), py::arg("group_name") = "",
            py::arg("description") = "", py::arg("deterministic") = false,
-           py::arg("arena_bytes") = py::none(), py::call_guard<WithoutPython>())
+           py::arg("arena_bytes") = py::none(), py::arg("enable_reconfigure") = false,
+           py::call_guard<WithoutPython>())
       // As ProcessGroupGloo's; PyTorch writes the group's name and ranks there.
       .def_property_readonly("options", &Backend::own_options)
       .def("_set_default_timeout", &Backend::setTimeout, py::arg("timeout"))

@@ -25,6 +25,7 @@ class Backend(C10dBackend):
         description: str = "",
         deterministic: bool = False,
         arena_bytes: int | None = None,
+        enable_reconfigure: bool = False,
     ) -> None: ...
     @property
     def options(self) -> Backend.Options: ...

@@ -27,11 +27,6 @@ def create(
 ):
     """What ``ProcessGroupGloo(store, rank, size, timeout | options)`` returns. PyTorch passes
     ``enable_reconfigure`` from 2.14 on."""
-    if enable_reconfigure:
-        raise NotImplementedError(
-            "enable_reconfigure: Weir's groups are not reconfigured; after the loss of a rank "
-            "weir.shrink makes a smaller one"
-        )
     options = options if pg_options is None else pg_options
     if timeout is None and isinstance(options, timedelta):
         timeout = options
@@ -40,7 +35,9 @@ def create(
     if timeout is None:
         timeout = _DEFAULT_TIMEOUT
     _report_at_exit()
-    return create_backend(store, rank, size, timeout, name="gloo")
+    return create_backend(
+        store, rank, size, timeout, name="gloo", enable_reconfigure=enable_reconfigure
+    )
 
 
 def _report_at_exit() -> None:

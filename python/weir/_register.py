@@ -26,11 +26,13 @@ def create_backend(
     description: str = "",
     deterministic: bool = False,
     arena_bytes: int | None = None,
+    enable_reconfigure: bool = False,
 ) -> _C.Backend:
     """A backend of ``size`` ranks that meet in ``store``; collective over them.
 
     ``name`` stands in profiles; ``group_name`` and ``description`` in Weir's errors and records.
-    ``deterministic`` and ``arena_bytes``: see ``weir.Options``.
+    ``deterministic`` and ``arena_bytes``: see ``weir.Options``. With ``enable_reconfigure`` it is
+    local, and the backend has no members before its first ``reconfigure`` (PyTorch 2.14).
     """
     return _C.Backend(
         store,
@@ -42,6 +44,7 @@ def create_backend(
         description=description,
         deterministic=deterministic,
         arena_bytes=arena_bytes,
+        enable_reconfigure=enable_reconfigure,
     )
 
 
@@ -63,6 +66,7 @@ def _create(options, backend_options):
         options.group_size,
         timeout,
         group_name=options.group_id,
+        enable_reconfigure=getattr(options, "enable_reconfigure", False),  # from 2.14 on
         **chosen,
     )
 
