@@ -8,6 +8,7 @@ figures are medians over the rounds, in microseconds per operation as a Python p
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import statistics
@@ -15,6 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
+
+from ._progress import Progress
 
 _OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 _SIZES = (8, 1 << 10, 64 << 10, 1 << 20, 16 << 20)
@@ -105,8 +108,10 @@ def _rank(options: argparse.Namespace) -> int:
         "nothing": dist.new_group(backend="fake"),
     }
     rows = []
-    for name in options.operations.split(","):
-        for size in map(int, options.sizes.split(",")):
+    names, sizes = options.operations.split(","), list(map(int, options.sizes.split(",")))
+    progress = _progress(options, rank, len(names) * len(sizes) * options.rounds)
+    for name in names:
+        for size in sizes:
             calls = {key: _calls(name, size, group, False) for key, group in groups.items()}
             if name == "all_reduce":
                 calls["direct"] = _calls(name, size, groups["weir"], True)
@@ -118,12 +123,14 @@ def _rank(options: argparse.Namespace) -> int:
                 dist.broadcast(taken, 0)
                 counts[key] = min(10000, max(3, int(_SECONDS / max(float(taken), 1e-7))))
             for _ in range(options.rounds):
+                progress.now(f"{name} of {size} bytes")
                 for key, call in calls.items():
                     dist.barrier()
                     times[key].append(_time(call, counts[key]))
             medians = {key: statistics.median(values) * 1e6 for key, values in times.items()}
             rows.append({"operation": name, "bytes": size, "ranks": ranks, "us": medians})
             if rank == 0:
+                progress.clear()
                 _print_row(rows[-1], len(rows) == 1)
     if rank == 0 and options.json:
         with open(options.json, "w", encoding="utf-8") as file:
@@ -131,6 +138,11 @@ def _rank(options: argparse.Namespace) -> int:
     dist.destroy_process_group()
     _leave(store, ranks)
     return 0
+
+
+def _progress(options: argparse.Namespace, rank: int, rounds: int) -> Progress:
+    """In rounds; of rank 0, and nothing of the others."""
+    return Progress("bench", rounds, None if rank == 0 else io.StringIO())
 
 
 def _store(options: argparse.Namespace):
@@ -175,8 +187,10 @@ def _rank_of_start(options: argparse.Namespace) -> int:
             time.sleep(0.001)
 
     times: dict[str, list[float]] = {"gloo": [], "weir": []}
+    progress = _progress(options, rank, (options.rounds + 1) * len(times))
     for number in range(options.rounds + 1):
         for backend in times:
+            progress.now(f"init_process_group of {backend}")
             name = f"{backend}/{number}"
             meet(name + "/begin")
             begin = time.perf_counter()
@@ -189,10 +203,9 @@ def _rank_of_start(options: argparse.Namespace) -> int:
             slowest = max(float(store.get(f"{name}/{r}")) for r in range(ranks))
             if number > 0:  # the first measures the machine and fills caches
                 times[backend].append(slowest)
-            if rank == 0:
-                print(f"{backend}: {number} of {options.rounds} rounds", file=sys.stderr)
             dist.destroy_process_group()
             meet(name + "/over")
+    progress.clear()
     if rank == 0:
         medians = {key: statistics.median(values) * 1e3 for key, values in times.items()}
         print("| init_process_group, ranks | Gloo, ms | Weir, ms | Gloo / Weir |")
@@ -239,7 +252,11 @@ def main(words: list[str]) -> int:
     if options.folder:
         return _rank_of_start(options) if options.start else _rank(options)
     if options.start:
-        times = [_seconds_of_import() for _ in range(options.rounds)]
+        with Progress("bench", options.rounds) as progress:
+            times = []
+            for _ in range(options.rounds):
+                progress.now("importing the package")
+                times.append(_seconds_of_import())
         print(f"importing weir after torch.distributed: {statistics.median(times) * 1e3:.1f} ms")
     with tempfile.TemporaryDirectory(prefix="weir_bench_") as folder:
         processes = [

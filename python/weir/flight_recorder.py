@@ -23,6 +23,8 @@ from collections.abc import Iterable
 
 import torch
 
+from ._progress import Progress
+
 # Of PyTorch's FlightRecorder.hpp.
 FORMAT_VERSION = "2.10"
 # What titles begin with: torchfrtrace before PyTorch 2.12 refuses all but NCCL's.
@@ -97,10 +99,18 @@ def dump(folder: str, records: Iterable[str] = ()) -> list[str]:
     paths. `records` as :func:`read` has them."""
     os.makedirs(folder, exist_ok=True)
     paths = []
-    for rank, content in convert(read(records)).items():
-        paths.append(os.path.join(folder, f"rank_{rank}"))
-        with open(paths[-1], "wb") as file:
-            pickle.dump(content, file)
+    # Of many ranks or long records each step takes seconds.
+    with Progress("flight-recorder, reading", 2) as progress:
+        progress.now("the records, by weir-trace")
+        report = read(records)
+        progress.now("what is in them")
+        dumps = convert(report)
+    with Progress("flight-recorder, writing", len(dumps)) as progress:
+        for rank, content in dumps.items():
+            paths.append(os.path.join(folder, f"rank_{rank}"))
+            progress.now(paths[-1])
+            with open(paths[-1], "wb") as file:
+                pickle.dump(content, file)
     return paths
 
 
