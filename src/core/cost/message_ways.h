@@ -4,6 +4,7 @@
 // since ways are found when they are first asked for.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -27,7 +28,8 @@ class MessageWays {
   std::span<const graph::LinkId> way(Rank from, Rank to) const { return routes_.links(from, to); }
   // For how long a message takes a link; 0: the link has no limit.
   Picoseconds time(graph::LinkId link, uint64_t bytes) const {
-    return static_cast<Picoseconds>(static_cast<double>(bytes) * links_[link].ps_per_byte + 0.5);
+    return static_cast<Picoseconds>(
+        std::llround(static_cast<double>(bytes) * links_[link].ps_per_byte));
   }
   bool is_limited(graph::LinkId link) const { return links_[link].ps_per_byte > 0; }
   Picoseconds latency(std::span<const graph::LinkId> way) const {
