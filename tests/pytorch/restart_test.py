@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import signal
 import sys
 import time
 
@@ -85,13 +86,37 @@ def one_dies_while_it_waits(port, rank):
     return 1
 
 
+def serve():
+    """The store's process and its port. Not in this process, which forks: a thread of the store
+    may hold a lock of the C library's resolver then."""
+    read, write = os.pipe()
+    parent = os.getpid()
+    child = os.fork()
+    if child == 0:
+        store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+        os.write(write, str(store.port).encode())
+        os.close(write)
+        while os.getppid() == parent:
+            time.sleep(0.1)
+        os._exit(0)
+    os.close(write)
+    return child, int(os.read(read, 16))
+
+
 def main():
-    store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    server, port = serve()
+    try:
+        run(port)
+    finally:
+        os.kill(server, signal.SIGKILL)
+
+
+def run(port):
     attempts = [works_and_leaves] * 6
     attempts += [one_does_not_come, works_and_leaves, one_comes_late, one_dies_while_it_waits]
     attempts += [works_and_leaves] * 3
     for number, body in enumerate(attempts):
-        statuses = attempt(store.port, body)
+        statuses = attempt(port, body)
         assert statuses == [0] * RANKS, f"attempt {number}, {body.__name__}: {statuses}"
         print(f"ok {number} {body.__name__}", flush=True)
     print("passed", len(attempts), weir.__name__)
