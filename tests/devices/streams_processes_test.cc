@@ -6,6 +6,10 @@
 
 #include <chrono>
 #include <csignal>
+#include <filesystem>
+#include <iterator>
+#include <optional>
+#include <thread>
 
 #include "devices/streams_cases.h"
 
@@ -241,6 +245,30 @@ TEST(DeviceStreamsProcesses, DestroyGivesUpWhatIsUnderWay) {
     EXPECT_WEIR(other, weir_comm_destroy(other));
     here.meet(4);
     expect_sum(comm, n, rank);
+  });
+}
+
+int count_descriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<int>(std::distance(begin(all), end(all)));
+}
+
+TEST(DeviceStreamsProcesses, DestroyRightBehindACallKeepsNothing) {
+  run_processes_on_device(2, [](weir_comm_t comm, int, int rank) {
+    const DeviceArray<int> data(std::vector<int>(1000, 1));
+    const auto use_others = [&](int count) {
+      for (int i = 0; i < count; ++i) {
+        weir_comm_t made = nullptr;
+        ASSERT_WEIR(comm, weir_comm_split(comm, 0, rank, nullptr, &made));
+        ASSERT_WEIR(made, weir_all_reduce(made, data.data(), data.data(), 1000, WEIR_INT32,
+                                          WEIR_MAX, nullptr));
+        EXPECT_WEIR(made, weir_comm_destroy(made));
+      }
+    };
+    use_others(10);
+    const int before = count_descriptors();
+    use_others(60);
+    EXPECT_LE(count_descriptors(), before + 12);
   });
 }
 

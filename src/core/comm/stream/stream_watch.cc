@@ -25,13 +25,20 @@ constexpr milliseconds kNextQuestion{5000};
 
 }  // namespace
 
+// Who has seen it may clear the words for other calls before the thread that watches has seen it.
 bool StreamWatch::ended() const {
-  return !call_.in_graph &&
-         (static_cast<int32_t>(load_word(call_.words.calls().done) - call_.number) >= 0 ||
-          has_moved_all());
+  if (call_.in_graph) return false;
+  if (ended_.load(std::memory_order_acquire)) return true;
+  if (static_cast<int32_t>(load_word(call_.words.calls().done) - call_.number) < 0 &&
+      !has_moved_all()) {
+    return false;
+  }
+  ended_.store(true, std::memory_order_release);
+  return true;
 }
 
 bool StreamWatch::running() const {
+  if (ended_.load(std::memory_order_acquire)) return false;
   const Mailbox& words = call_.words.calls();
   return load_word(words.ready) == call_.number && load_word(words.done) != call_.number &&
          !has_moved_all();

@@ -63,7 +63,8 @@ class StreamWatch {
   // After `ended`.
   virtual void note_ended() = 0;
 
-  // The stream has passed it; never true in a graph.
+  // The stream has passed it; never true in a graph. Stays true, whatever becomes of the words. Any
+  // thread.
   bool ended() const;
   // The stream is in it now.
   bool running() const;
@@ -122,6 +123,7 @@ class StreamWatch {
   std::atomic<bool> lost_{false};
   std::shared_ptr<const std::atomic<bool>> may_run_;  // empty: it is not held
   bool let_go_ = false;
+  mutable std::atomic<bool> ended_{false};
   std::shared_ptr<void> kept_;
 };
 
