@@ -41,7 +41,10 @@ void CollectiveWatch::note_ended() {
 void CollectiveWatch::record_wait(uint64_t since_ns) const {
   if (number_ == 0) return;
   std::vector<Rank> awaited = late_ranks();
-  if (awaited.empty()) awaited = memory().silent_ranks(words_.fingerprint);
+  // A schedule's flags do not tell which ranks its messages come from.
+  if (awaited.empty() && way_.schedule == nullptr) {
+    awaited = memory().silent_ranks(words_.fingerprint);
+  }
   record()->waits(number_, words_, way_, since_ns, awaited);
 }
 

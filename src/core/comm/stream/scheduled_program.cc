@@ -4,27 +4,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/algo/support.h"
 #include "core/base/check.h"
 
 namespace weir::comm {
 
 namespace {
-
-// The number of blocks that the chunks of a collective's grid belong to.
-uint32_t blocks_of(const StreamSchedule& schedule) {
-  const Rank n = schedule.rank_count();
-  switch (schedule.collective()) {
-    case Collective::kReduceScatter:
-    case Collective::kAllGather:
-    case Collective::kGather:
-    case Collective::kScatter:
-      return n;
-    case Collective::kAllToAll:
-      return n * n;
-    default:
-      return 1;
-  }
-}
 
 // Of the block of a chunk: its number in the buffer.
 uint64_t block_in_buffer(const StreamSchedule& schedule, uint32_t block, bool is_input) {
@@ -59,7 +44,8 @@ ScheduledProgram::ScheduledProgram(const StreamShape& call,
     : call_(call),
       schedule_(std::move(schedule)),
       slot_bytes_(slot_bytes),
-      chunks_of_block_(schedule_->chunk_count() / blocks_of(*schedule_)) {
+      chunks_of_block_(schedule_->chunk_count() /
+                       algo::block_count(schedule_->collective(), schedule_->rank_count())) {
   constexpr uint64_t kAlign = StreamProgram::kAlign;
   WEIR_CHECK(fits(*schedule_, slot_bytes) && chunks_of_block_ > 0,
              "a slot holds an aligned piece of each slot of the schedule");
