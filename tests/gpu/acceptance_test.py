@@ -136,7 +136,8 @@ esac
     ):
         assert words in line, line
     assert "1 tried again alone" in line, line
-    assert seconds < 120, seconds
+    # The case that hangs has its 20 s twice.
+    assert seconds < 60 + 20, seconds
     left = subprocess.run(["pgrep", "-f", f"sleep {mark}"], capture_output=True, text=True).stdout
     assert left == "", f"processes are left: {left}"
     with open(os.path.join(folder, "logs/tests_8.log"), encoding="ascii") as log:
