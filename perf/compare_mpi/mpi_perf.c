@@ -12,14 +12,22 @@
  * between two clock readings, the largest over the ranks. With --loops N it is the time below which
  * one in twenty of N such loops stays: the time without other load of the machine. With --apart
  * ranks meet before each iteration, outside of the time, so that iterations do not overlap.
+ *
+ * With --turns (Weir, with --ranks) a group of ranks is launched for each given value of
+ * WEIR_ALGORITHM. Each group measures one loop and then sleeps until all others have measured
+ * theirs: what the machine does to one, it does to the others. Rank 0 of each prints
+ *   turns,<group>,<op>,<bytes>,<wrong elements>,<microseconds>,...
+ * with the time of each loop, in the order of the turns.
  */
 #define _GNU_SOURCE
 #include <sched.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -259,6 +267,67 @@ static void fork_ranks(int count) {
 #endif
 }
 
+/* ---- Turns ----------------------------------------------------------------------------------- */
+
+enum { GROUPS_MAX = 16, TURN_SECONDS_MAX = 60 };
+
+static int group_index;
+static int group_count; /* 0: without turns */
+static int ranks_of_group;
+static sem_t* turns; /* of each rank of each group; shared */
+
+/* Forks a process for each group; each forks its ranks then. `values`: of WEIR_ALGORITHM, separated
+ * by ';'. */
+static void fork_groups(const char* values, int ranks) {
+#ifdef COMPARE_WEIR
+  group_count = 1;
+  for (const char* p = values; *p != '\0'; ++p) group_count += *p == ';';
+  if (group_count > GROUPS_MAX) die("--turns", "more than 16 groups");
+  ranks_of_group = ranks;
+  const size_t count = (size_t)group_count * (size_t)ranks;
+  turns =
+      mmap(NULL, count * sizeof(sem_t), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (turns == MAP_FAILED) die("mmap", "failed");
+  for (size_t i = 0; i < count; ++i) {
+    if (sem_init(&turns[i], 1, i < (size_t)ranks) != 0) die("sem_init", "failed");
+  }
+  const pid_t parent = getpid();
+  for (int group = 0; group < group_count; ++group) {
+    const size_t length = strcspn(values, ";");
+    if (group == group_count - 1 || fork() == 0) {
+      group_index = group;
+      if (getpid() != parent) prctl(PR_SET_PDEATHSIG, SIGKILL);
+      char* value = strndup(values, length);
+      if (value == NULL) die("strndup", "no memory");
+      if (length > 0) setenv("WEIR_ALGORITHM", value, 1);
+      free(value);
+      return;
+    }
+    values += length + 1;
+  }
+#else
+  (void)values;
+  (void)ranks;
+  die("--turns", "only Weir has it");
+#endif
+}
+
+static void await_turn(void) {
+  if (group_count == 0) return;
+  struct timespec end;
+  clock_gettime(CLOCK_REALTIME, &end);
+  end.tv_sec += TURN_SECONDS_MAX;
+  if (sem_timedwait(&turns[group_index * ranks_of_group + rank_index], &end) != 0) {
+    die("--turns", "another group does not end its turn");
+  }
+}
+
+static void pass_turn(void) {
+  if (group_count == 0 || rank_index != 0) return;
+  const int next = (group_index + 1) % group_count;
+  for (int r = 0; r < ranks_of_group; ++r) sem_post(&turns[next * ranks_of_group + r]);
+}
+
 /* ---- Operations ------------------------------------------------------------------------------ */
 
 /* `count` elements of the receive buffer are those from `offset` on of the input of rank `source`,
@@ -395,7 +464,8 @@ struct settings {
   int pin_world; /* by rank, where one machine stands for several hosts */
   int windows;
   size_t cache_bytes;
-  int ranks; /* to fork; 0: a launcher has started them */
+  int ranks;         /* to fork; 0: a launcher has started them */
+  const char* turns; /* of WEIR_ALGORITHM, one for each group; NULL: one group */
 };
 
 enum { PAGE = 4096, LINE = 64, LOOPS_MAX = 1000 };
@@ -474,6 +544,19 @@ static double time_loop(const struct operation* op, size_t count, long iteration
   return layer_max(mine);
 }
 
+static const float* result_at(const char* recv, size_t slot, const struct slots* plan) {
+  return (const float*)(const void*)(recv + slot * plan->recv_stride);
+}
+
+static void print_turns(const struct operation* op, size_t bytes, int loops, const double* times,
+                        long wrong) {
+  if (rank_index != 0) return;
+  printf("turns,%d,%s,%zu,%ld", group_index, op->name, bytes, wrong);
+  for (int i = 0; i < loops; ++i) printf(",%.6f", times[i]);
+  printf("\n");
+  fflush(stdout);
+}
+
 static void measure(const struct operation* op, size_t bytes, const struct settings* s, char* send,
                     char* recv) {
   const size_t count = block_count(op, bytes);
@@ -495,6 +578,7 @@ static void measure(const struct operation* op, size_t bytes, const struct setti
   /* Warm-up, twice as long each time until the fastest loop would fill a tenth of the target: an
    * interrupted loop must not decide how many iterations are enough. All ranks see the same times
    * and so run the same loops. */
+  await_turn();
   size_t slot = 0;
   long iterations = 2;
   double us = time_loop(op, count, iterations, send, recv, &plan, &slot);
@@ -505,15 +589,26 @@ static void measure(const struct operation* op, size_t bytes, const struct setti
   }
   iterations = (long)(s->target_ms * 1000 / us);
   if (iterations < s->iterations_min) iterations = s->iterations_min;
+  pass_turn();
   double times[LOOPS_MAX];
   for (int i = 0; i < s->loops; ++i) {
+    await_turn();
+    if (group_count > 0) time_loop(op, count, 1, send, recv, &plan, &slot); /* fills caches */
     times[i] = time_loop(op, count, iterations, send, recv, &plan, &slot);
+    pass_turn();
+  }
+  if (group_count > 0) {
+    await_turn();
+    print_turns(op, bytes, s->loops, times,
+                (long)layer_max((double)wrong_in(op, count, result_at(recv, slot, &plan))));
+    pass_turn();
+    return;
   }
   qsort(times, (size_t)s->loops, sizeof(times[0]), compare_times);
   us = times[s->loops / 20];
 
-  const float* result = (const float*)(const void*)(recv + slot * plan.recv_stride);
-  const long wrong_most = (long)layer_max((double)wrong_in(op, count, result));
+  const long wrong_most =
+      (long)layer_max((double)wrong_in(op, count, result_at(recv, slot, &plan)));
   if (rank_index == 0) {
     printf("result,%s,%zu,%ld,%.6f,%ld\n", op->name, bytes, iterations, us, wrong_most);
     fflush(stdout);
@@ -583,6 +678,8 @@ static void parse(int argc, char** argv, struct settings* s) {
       if (s->loops < 1 || s->loops > LOOPS_MAX) die("--loops", "from 1 to 1000");
     } else if (strcmp(argv[i], "--ranks") == 0) {
       s->ranks = atoi(argv[++i]);
+    } else if (strcmp(argv[i], "--turns") == 0) {
+      s->turns = argv[++i];
     } else if (strcmp(argv[i], "--cache-bytes") == 0) {
       s->cache_bytes = strtoull(argv[++i], NULL, 10);
     } else {
@@ -601,6 +698,8 @@ int main(int argc, char** argv) {
                        .loops = 1,
                        .cache_bytes = 32u << 20};
   parse(argc, argv, &s);
+  if (s.turns != NULL && s.ranks < 1) die("--turns", "--ranks is missing");
+  if (s.turns != NULL) fork_groups(s.turns, s.ranks);
   if (s.ranks > 0) fork_ranks(s.ranks);
   if (s.pin || s.pin_world) pin(s.pin_world);
   layer_start(&argc, &argv);
