@@ -69,8 +69,10 @@ struct TaskTimes {
 
 struct Table {
   // 2: l3_bytes is the size of one cache; before, it could be the sum of several. 3: slots and
-  // windows of shared memory with both cores at work; before, with one.
-  static constexpr uint32_t kVersion = 3;
+  // windows of shared memory with both cores at work; before, with one. 4: memory is what no cache
+  // holds, and each regime has the stores that are faster there; before, what was in memory could
+  // be in the last cache, and only memory had non-temporal stores.
+  static constexpr uint32_t kVersion = 4;
   static constexpr uint32_t kVersionReadMin = 1;
 
   uint64_t topology_hash = 0;  // of the machine that was measured; 0: built in

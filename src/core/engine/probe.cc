@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <sched.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -38,10 +39,10 @@ constexpr double kRoundNs = 50e6;  // the most that a round of pings may take
 constexpr uint64_t kBudgetNs = 1'000'000'000;
 
 // The least of some rounds: any other load of the machine only adds time.
-double least_ns(const std::function<void()>& task) {
+double least_ns(uint32_t rounds, const std::function<void()>& task) {
   task();
   double least = 1e18;
-  for (uint32_t i = 0; i < kRounds; ++i) {
+  for (uint32_t i = 0; i < rounds; ++i) {
     const uint64_t begin = now_ns();
     task();
     least = std::min(least, static_cast<double>(now_ns() - begin));
@@ -49,8 +50,38 @@ double least_ns(const std::function<void()>& task) {
   return least;
 }
 
-struct FreeDeleter {
-  void operator()(unsigned char* memory) const { std::free(memory); }
+// Memory whose parts are handed out one after another, and again from the start: with more than the
+// caches hold, no part that is handed out is in one.
+class Parts {
+ public:
+  // Twice what the last level holds, within bounds: of caches above 64 MiB a part is left out.
+  Parts()
+      : bytes_(std::clamp(2 * topo::own_caches().last_bytes, kPartsMin, kPartsMax) /
+               kHugePageBytes * kHugePageBytes),
+        memory_(static_cast<unsigned char*>(std::aligned_alloc(kHugePageBytes, bytes_))) {
+    if (memory_ == nullptr) return;
+    (void)madvise(memory_.get(), bytes_, MADV_HUGEPAGE);  // or else it takes longer to touch
+    std::memset(memory_.get(), 1, bytes_);
+  }
+  bool exist() const { return memory_ != nullptr; }
+  unsigned char* first() const { return memory_.get(); }
+  unsigned char* next(uint64_t bytes) {
+    if (at_ + bytes > bytes_) at_ = 0;
+    at_ += bytes;
+    return memory_.get() + at_ - bytes;
+  }
+
+ private:
+  struct FreeDeleter {
+    void operator()(unsigned char* memory) const { std::free(memory); }
+  };
+  static constexpr uint64_t kHugePageBytes = 2 * 1024 * 1024;
+  static constexpr uint64_t kPartsMin = 3 * kRegimeBytes.back();
+  static constexpr uint64_t kPartsMax = 128 * 1024 * 1024;
+
+  uint64_t bytes_;
+  std::unique_ptr<unsigned char, FreeDeleter> memory_;
+  uint64_t at_ = 0;
 };
 
 uint64_t cache_bytes(int name, uint64_t otherwise) {
@@ -71,39 +102,45 @@ void probe_caches(cost::TaskTimes* times) {
   times->l3_bytes = caches.last_bytes;
 }
 
+// The faster kind of stores, as plans choose theirs. `task` gets whether to stream.
+double least_of_stores(uint32_t rounds, const std::function<void(bool)>& task) {
+  return std::min(least_ns(rounds, [&] { task(false); }), least_ns(rounds, [&] { task(true); }));
+}
+
 // Tasks of one core alone.
-void probe_own_core(cost::TaskTimes* into) {
+void probe_own_core(Parts& parts, cost::TaskTimes* into) {
   cost::TaskTimes& times = *into;
-  const uint64_t all = 3 * kRegimeBytes.back();
-  std::unique_ptr<unsigned char, FreeDeleter> memory(
-      static_cast<unsigned char*>(std::aligned_alloc(4096, all)));
-  if (memory == nullptr) return;
-  std::memset(memory.get(), 0, all);
+  const ReduceKernel kernel = reduce_kernel(DataType::kFloat32, Fold::kSum);
   for (size_t r = 0; r < cost::kRegimeCount; ++r) {
     const uint64_t bytes = kRegimeBytes[r];
-    unsigned char* a = memory.get();
-    unsigned char* b = a + bytes;
-    unsigned char* c = b + bytes;
-    const bool streams = r + 1 == cost::kRegimeCount;
-    times.copy_ns_per_byte[r] =
-        least_ns([&] { copy_bytes(b, a, bytes, streams); }) / static_cast<double>(bytes);
+    const bool in_memory = r + 1 == cost::kRegimeCount;
+    const uint32_t rounds = in_memory ? kRounds / 2 : kRounds;
+    const auto place = [&](uint64_t needed) {
+      return in_memory ? parts.next(needed) : parts.first();
+    };
+    const double copy_ns = least_of_stores(rounds, [&](bool streams) {
+      unsigned char* const a = place(2 * bytes);
+      copy_bytes(a + bytes, a, bytes, streams);
+    });
+    times.copy_ns_per_byte[r] = copy_ns / static_cast<double>(bytes);
     double before = 0;
     for (size_t k = 0; k < cost::kReduceSources.size(); ++k) {
       const uint32_t count = cost::kReduceSources[k];
       // As many sources as fit into the same memory, so that the regime stays the same.
-      const uint64_t part = std::max<uint64_t>(4096, 2 * bytes / (count + 1) / 4096 * 4096);
-      std::array<const void*, 16> sources{};
-      for (uint32_t s = 0; s < count; ++s) sources[s] = a + s * part / 2 / 64 * 64;
-      ReduceArgs args;
-      args.dst = c;
-      args.sources = sources.data();
-      args.source_count = count;
-      const uint64_t moved = part / 2;
-      args.element_count = moved / sizeof(float);
-      args.streaming = streams;
-      const ReduceKernel kernel = reduce_kernel(DataType::kFloat32, Fold::kSum);
-      const double per_byte = least_ns([&] { kernel(args); }) / static_cast<double>(moved);
-      before = times.reduce_ns_per_byte[k][r] = std::max(before, per_byte);
+      const uint64_t moved = std::max<uint64_t>(2048, bytes / (count + 1) / 2048 * 2048);
+      const double ns = least_of_stores(rounds, [&](bool streams) {
+        unsigned char* const a = place((count + 1) * moved);
+        std::array<const void*, 16> sources{};
+        for (uint32_t s = 0; s < count; ++s) sources[s] = a + s * moved / 64 * 64;
+        ReduceArgs args;
+        args.dst = a + count * moved;
+        args.sources = sources.data();
+        args.source_count = count;
+        args.element_count = moved / sizeof(float);
+        args.streaming = streams;
+        kernel(args);
+      });
+      before = times.reduce_ns_per_byte[k][r] = std::max(before, ns / static_cast<double>(moved));
     }
   }
   probe_caches(&times);
@@ -111,12 +148,14 @@ void probe_own_core(cost::TaskTimes* into) {
 
 class PairProbe {
  public:
-  PairProbe(Context& context, const MappedPair& pair, uint64_t deadline_ns, const ProbeWatch& watch)
+  PairProbe(Context& context, const MappedPair& pair, uint64_t deadline_ns, const ProbeWatch& watch,
+            Parts& parts)
       : context_(context),
         pair_(pair),
         patience_(context, peer(), deadline_ns, [this] { return told(); }),
         watch_(watch),
-        messages_(context, peer(), patience_) {}
+        messages_(context, peer(), patience_),
+        parts_(parts) {}
 
   // One rank leads; the other does what it is asked until it is told to stop. After that, neither
   // accesses the other's memory.
@@ -229,7 +268,6 @@ class PairProbe {
     return Status();
   }
   Status moved(Step step, uint64_t regime, bool streams, double* least) {
-    if (!make_buffer()) return no_memory();
     const uint64_t begin = now_ns();
     ask(step, regime << 1 | (streams ? 1 : 0));
     WEIR_RETURN_IF_ERROR(move(step, regime, streams));
@@ -241,10 +279,12 @@ class PairProbe {
   // This rank's part of it.
   Status move(Step step, uint64_t regime, bool streams) {
     const uint64_t bytes = kRegimeBytes[regime];
+    const bool in_memory = regime + 1 == cost::kRegimeCount;
     moved_slots_ = 0;
     for (uint64_t at = 0; at < kMovedBytes[regime]; at += bytes) {
-      WEIR_RETURN_IF_ERROR(step == kStaging ? through_staging(bytes, streams)
-                                            : messages_.move(bytes, leads(), false));
+      unsigned char* const own = in_memory ? parts_.next(bytes) : parts_.first();
+      WEIR_RETURN_IF_ERROR(step == kStaging ? through_staging(own, bytes, streams, in_memory)
+                                            : messages_.move(own, bytes, leads(), false));
     }
     return Status();
   }
@@ -256,10 +296,9 @@ class PairProbe {
   uint64_t moved_word(uint64_t count) const {
     return uint64_t{pair_.number + 1} << 56 | (turn_ & 0xffffff) << 32 | count;
   }
-  Status through_staging(uint64_t bytes, bool streams) {
+  Status through_staging(unsigned char* own, uint64_t bytes, bool streams, bool streams_out) {
     const uint64_t slots = std::max<uint64_t>(1, (context_.staging_bytes - kSlotAt) / kSlotBytes);
     unsigned char* const ring = context_.staging(pair_.leader) + kSlotAt;
-    const bool cached = bytes != kRegimeBytes.back();
     for (uint64_t at = 0; at < bytes; at += kSlotBytes) {
       // The least count of the peer at which this rank may go on.
       const uint64_t from =
@@ -270,11 +309,10 @@ class PairProbe {
       };
       WEIR_RETURN_IF_ERROR(wait_for(moved_of(peer()), has_come, &word));
       unsigned char* const slot = ring + moved_slots_ % slots * kSlotBytes;
-      unsigned char* const own = buffer_.get() + at;
       if (leads()) {
-        copy_bytes(slot, own, kSlotBytes, streams);
+        copy_bytes(slot, own + at, kSlotBytes, streams);
       } else {
-        copy_bytes(own, slot, kSlotBytes, !cached);
+        copy_bytes(own + at, slot, kSlotBytes, streams_out);
       }
       moved_of(context_.rank).store(moved_word(++moved_slots_), std::memory_order_release);
     }
@@ -315,7 +353,6 @@ class PairProbe {
   }
 
   Status serve() {
-    if (!make_buffer()) return no_memory();
     for (;;) {
       ++turn_;
       uint64_t asked = 0;
@@ -357,13 +394,6 @@ class PairProbe {
                               "does not know; do both run the same version of Weir?",
                               pair_.leader, pair_.other));
   }
-  bool make_buffer() {
-    if (buffer_ != nullptr) return true;
-    buffer_.reset(static_cast<unsigned char*>(std::aligned_alloc(4096, kRegimeBytes.back())));
-    if (buffer_ != nullptr) std::memset(buffer_.get(), 1, kRegimeBytes.back());
-    return buffer_ != nullptr;
-  }
-  static Status no_memory() { return Status(Code::kNoMemory, "the start-up probe's buffer"); }
 
   static constexpr double kUnknown = 1e18;
   Context& context_;
@@ -374,15 +404,19 @@ class PairProbe {
   uint64_t began_ns_ = 0;  // the ranks have met
   uint64_t turn_ = 0;
   uint64_t asked_ = 0;
-  std::unique_ptr<unsigned char, FreeDeleter> buffer_;
+  Parts& parts_;
   uint64_t moved_slots_ = 0;  // in this turn
 };
+
+Status no_memory() { return Status(Code::kNoMemory, "the start-up probe's buffer"); }
 
 }  // namespace
 
 Status probe_mapped_pair(Context& context, const MappedPair& pair, uint64_t deadline_ns,
                          const ProbeWatch& watch, cost::LinkTimes* link, bool* complete) {
-  PairProbe probe(context, pair, deadline_ns, watch);
+  Parts parts;
+  if (!parts.exist()) return no_memory();
+  PairProbe probe(context, pair, deadline_ns, watch, parts);
   return probe.run(link, complete);
 }
 
@@ -390,9 +424,11 @@ Result<cost::Table> probe_tasks(Context& context, uint64_t topology_hash, uint64
                                 const ProbeWatch& watch, bool* complete) {
   cost::Table table = cost::built_in_table();
   *complete = true;
-  probe_own_core(&table.times);
+  Parts parts;
+  if (!parts.exist()) return no_memory();
+  probe_own_core(parts, &table.times);
   if (context.rank_count > 1 && context.mapped()) {
-    PairProbe probe(context, MappedPair(), deadline_ns, watch);
+    PairProbe probe(context, MappedPair(), deadline_ns, watch, parts);
     cost::LinkTimes& link = table.times.link(cost::Link::kShmSharedCache);
     const cost::LinkTimes built_in = link;
     WEIR_RETURN_IF_ERROR(probe.run(&link, complete));

@@ -118,6 +118,10 @@ Status ProbeMessages::move(uint64_t bytes, bool sends, bool naps) {
     std::memset(buffer_.get(), 1, pages * kPageBytes);
     buffer_bytes_ = bytes;
   }
+  return move(buffer_.get(), bytes, sends, naps);
+}
+
+Status ProbeMessages::move(unsigned char* data, uint64_t bytes, bool sends, bool naps) {
   const weir_transport_caps_t& caps = context_.transport->caps;
   const uint32_t lanes = std::max(1u, std::min(kInFlight, program_lanes(caps)));
   const uint32_t first = caps.lane_count > 1 ? kFirstProgramLane : kMessageLane;
@@ -126,7 +130,7 @@ Status ProbeMessages::move(uint64_t bytes, bool sends, bool naps) {
     const uint32_t lane = index % lanes;
     WEIR_RETURN_IF_ERROR(wait(&slots_[lane], naps));
     const uint64_t part = std::min<uint64_t>(kMessageSliceBytes, bytes - at);
-    WEIR_RETURN_IF_ERROR(post(&slots_[lane], sends, first + lane, buffer_.get() + at, part));
+    WEIR_RETURN_IF_ERROR(post(&slots_[lane], sends, first + lane, data + at, part));
   }
   for (Slot& slot : slots_) WEIR_RETURN_IF_ERROR(wait(&slot, naps));
   return Status();

@@ -50,7 +50,8 @@ class ProbeMessages {
   Status send(const void* data, uint64_t bytes);
   Status recv(void* data, uint64_t bytes);
   // Moves `bytes` bytes in slices over several lanes. `naps`: it sleeps while there is nothing to
-  // do.
+  // do. `data`: the sender's bytes, or where the receiver's go; without it, memory of this object.
+  Status move(unsigned char* data, uint64_t bytes, bool sends, bool naps);
   Status move(uint64_t bytes, bool sends, bool naps);
 
  private:

@@ -97,13 +97,14 @@ TEST_F(Cache, CorruptFileIsIgnored) {
 }
 
 TEST_F(Cache, TablesOfAnOlderVersionAreMeasuredAnew) {
-  EXPECT_EQ(cache_file_name(kHash), "tasks-v3-0123456789abcdef.json");
+  EXPECT_EQ(cache_file_name(kHash), "tasks-v4-0123456789abcdef.json");
   store();
   std::string text;
   std::getline(std::ifstream(path()), text, '\0');
-  const size_t version = text.find("\"version\": 3");
+  const std::string now = "\"version\": " + std::to_string(Table::kVersion);
+  const size_t version = text.find(now);
   ASSERT_NE(version, std::string::npos);
-  text.replace(version, 12, "\"version\": 1");
+  text.replace(version, now.size(), "\"version\": 1");
   const std::string old = directory_ + "/tasks-v1-0123456789abcdef.json";
   std::filesystem::rename(path(), old);
   std::ofstream(old) << text;

@@ -96,7 +96,7 @@ TEST(Table, JsonOfAnOlderVersionIsStillRead) {
   EXPECT_EQ(version, 1u);
   EXPECT_EQ(to_blob(table.value()), to_blob(odd_table()));
   old.replace(old.find("\"version\": 1"), 12, "\"version\": 0");
-  EXPECT_NE(table_from_json(old).status().text().find("'version' is not 1 to 3"),
+  EXPECT_NE(table_from_json(old).status().text().find("'version' is not 1 to 4"),
             std::string::npos);
 }
 

@@ -120,7 +120,7 @@ TEST_F(DecisionsOfAFolder, ThatCannotBeReadOrUsedSayWhy) {
   record("decisions-v1-0000000000000002.json");
   record("decisions-v1-0000000000000003.json");
   ASSERT_EQ(chmod(path("decisions-v1-0000000000000003.json").c_str(), 0622), 0);
-  std::ofstream(path("tasks-v3-0000000000000004.json")) << "a table";
+  std::ofstream(path("tasks-v4-0000000000000004.json")) << "a table";
   const Decisions decisions = read_decisions(directory_);
   ASSERT_EQ(decisions.files.size(), 4u);
   EXPECT_THAT(decisions.files[0].error, HasSubstr("not a JSON object"));
