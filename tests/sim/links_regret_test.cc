@@ -116,9 +116,7 @@ TEST(RegretOverLinks, OfBuffersOnDevicesIsSmall) {
   EXPECT_LE(judged[0].regret, 1.3) << judged[0].text;
 }
 
-// Predictions of mapped memory do not know that ranks share the memory of NUMA nodes and the links
-// between packages (docs/choices_measured.md has the figures).
-TEST(RegretOverLinks, OfBuffersInMemoryOfTheHost) {
+TEST(RegretOverLinks, OfBuffersInMemoryOfTheHostIsSmall) {
   std::vector<Judged> judged;
   for (const char* file : kWithoutGpus) {
     for (const uint32_t host_count : {1u, 2u}) judge(file, host_count, &judged);
@@ -126,7 +124,8 @@ TEST(RegretOverLinks, OfBuffersInMemoryOfTheHost) {
   sort(&judged);
   ASSERT_GE(judged.size(), 40u);
   print_worst(judged);
-  EXPECT_LE(judged[judged.size() / 10].regret, 1.3);
+  EXPECT_LE(judged[judged.size() / 10].regret, 1.1);
+  EXPECT_LE(judged[0].regret, 1.3) << judged[0].text;
 }
 
 // The bars of docs/topology.md: what is chosen without a rule, with seven lanes.

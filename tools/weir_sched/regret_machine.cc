@@ -118,8 +118,8 @@ RegretHosts::RegretHosts(const RegretMachine& machine, Rank rank_count)
       ranks_per_cache_ = std::max(ranks_per_cache_,
                                   static_cast<uint32_t>(std::count(all.begin(), all.end(), cache)));
     }
-    if (!links_->on_accelerators) return;
     ways_ = std::make_unique<cost::MessageWays>(links_->graph);
+    if (!links_->on_accelerators) return;
     forests_ = std::make_unique<graph::Forests>(links_->graph);
     return;
   }
@@ -163,7 +163,9 @@ cost::Request RegretHosts::request(Collective collective, uint64_t bytes, Rank r
     work.problem.numa_of_rank = links_->numa_of_rank;
     work.layout.ranks_per_cache = ranks_per_cache_;
   }
-  if (ways_ != nullptr) {
+  if (ways_ != nullptr && !links_->on_accelerators) {
+    work.layout.memory_ways = ways_.get();
+  } else if (ways_ != nullptr) {
     work.problem.mapped = false;
     work.problem.lanes_max = kDeviceLanes;
     work.layout.ways = ways_.get();

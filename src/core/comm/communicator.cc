@@ -436,6 +436,7 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   planner.table = costs.value().table;
   planner.wire_of_node = costs.value().wire_of_host;
   planner.forests = links.value().forests;
+  planner.memory_ways = links.value().memory_ways;
   state_.device_ways = links.value().device_ways;
   planner.rules = rules.take();
   planner.programs = programs.programs;

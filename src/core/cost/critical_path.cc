@@ -23,6 +23,8 @@ struct Message {
   uint32_t target = 0;  // lane of the receiver
   uint32_t next = kNoMessage;
   uint32_t taken = 0;  // links of its way
+  Rank to = 0;
+  bool is_access = false;  // of a peer's memory, by the lane `target`
   uint64_t bytes = 0;
   Picoseconds first = 0;  // when the receiver may begin to copy it out
   Picoseconds last = 0;   // the earliest time at which it can be done
@@ -49,7 +51,8 @@ class Machine {
         cores_(fold.followed()),
         cards_out_(rank_count_),
         cards_in_(rank_count_),
-        links_(layout_.ways == nullptr ? 0 : layout_.ways->graph().links().size()),
+        ways_(layout_.ways != nullptr ? layout_.ways : layout_.memory_ways),
+        links_(ways_ == nullptr ? 0 : ways_->graph().links().size()),
         signals_(fold.followed(), stream_.signal_count()) {
     for (uint32_t i = 0; i < lanes_.size(); ++i) {
       lanes_[i].rank = i / lane_count_;
@@ -120,7 +123,7 @@ class Machine {
   }
 
   enum EventKind : uint32_t { kResume, kLeave, kArrive, kLink };
-  enum class State : uint8_t { kReady, kForMessage, kForSignal };
+  enum class State : uint8_t { kReady, kForMessage, kForSignal, kForAccess };
   static constexpr Picoseconds kNotBegun = ~Picoseconds{0};
   struct Lane {
     Rank rank = 0;
@@ -130,7 +133,8 @@ class Machine {
     State state = State::kReady;
     Rank peer = 0;  // the rank that it waits for
     Rank wait_cursor = 0;
-    uint32_t message = kNoMessage;  // arrived, not yet consumed
+    uint32_t message = kNoMessage;  // arrived, not yet consumed; an access that is over
+    Picoseconds accesses_from = 0;  // of peers' memory: the core's part of them has begun
   };
 
   // The lane runs until it is blocked or, if its rank has several, until it is ahead of the others,
@@ -184,9 +188,10 @@ class Machine {
     switch (op.code) {
       case ShortOp::Code::kRead:
       case ShortOp::Code::kWrite:
-        break;  // TaskCosts takes no links
+        return access(index, rank, lane, op);
       case ShortOp::Code::kCompute:
         occupy(rank, lane, op.amount);
+        lane.accesses_from = lane.time - op.amount;
         break;
       case ShortOp::Code::kSend:
         send(rank, lane.number, lane, op);
@@ -256,6 +261,7 @@ class Machine {
     message = {.source = fold_.as_seen(rank, op.peer),
                .link = link,
                .target = static_cast<uint32_t>(target * lane_count_ + lane_index),
+               .to = op.peer,
                .bytes = op.amount,
                .last = lane.time};
     if (layout_.ways != nullptr) {
@@ -267,22 +273,55 @@ class Machine {
       queue_.push({begin, index, kLeave});
       return;
     }
+    if (layout_.memory_ways != nullptr) {
+      pass_links(index, begin);
+      return;
+    }
     const Picoseconds latency = costs_.latency(link);
     message.last += latency;
     queue_.push({begin + latency, index, kArrive});
   }
 
-  // The first link is the sender's, which takes it at once also where it is ahead of others; the
-  // others are taken in the order of time.
+  // The links work while the core does: an access ends when both have ended.
+  bool access(uint32_t index, Rank rank, Lane& lane, const ShortOp& op) {
+    if (lane.message == kNoMessage) {
+      const bool reads = op.code == ShortOp::Code::kRead;
+      const uint32_t message = messages_.acquire();
+      messages_.at(message) = {.source = reads ? op.peer : rank,
+                               .target = index,
+                               .to = reads ? rank : op.peer,
+                               .is_access = true,
+                               .bytes = op.amount,
+                               .last = lane.accesses_from};
+      lane.state = State::kForAccess;
+      pass_links(message, lane.accesses_from);
+      return false;
+    }
+    const Picoseconds end = messages_.at(lane.message).last;
+    if (end > lane.time) {
+      if (lane_count_ > 1 && end > now_) {
+        queue_.push({end, index, kResume});
+        return false;
+      }
+      lane.time = end;
+    }
+    lane.accesses_from = end;
+    messages_.release(lane.message);
+    lane.message = kNoMessage;
+    return true;
+  }
+
+  // The first link of a message is the sender's, which takes it at once also where it is ahead of
+  // others; all others are taken in the order of time.
   void pass_links(uint32_t index, Picoseconds time) {
     Message& message = messages_.at(index);
-    const MessageWays& ways = *layout_.ways;
-    const auto way = ways.way(message.source, lanes_[message.target].rank);
+    const MessageWays& ways = *ways_;
+    const auto way = ways.way(message.source, message.to);
     if (way.empty()) return;  // it never arrives
     while (message.taken < way.size()) {
       const graph::LinkId link = way[message.taken];
       if (ways.is_limited(link)) {
-        if (message.taken > 0 && time > now_) {
+        if ((message.taken > 0 || message.is_access) && time > now_) {
           queue_.push({time, index, kLink});
           return;
         }
@@ -292,9 +331,12 @@ class Machine {
       }
       ++message.taken;
     }
-    const Picoseconds latency = ways.latency(way);
+    Picoseconds latency = 0;
+    if (layout_.ways != nullptr) latency = ways.latency(way);
+    if (layout_.ways == nullptr && !message.is_access) latency = costs_.latency(message.link);
     message.last += latency;
-    queue_.push({time + latency, index, kArrive});
+    // An access may have begun before the core's part of it was over, which is now.
+    queue_.push({std::max(time + latency, now_), index, kArrive});
   }
 
   void leave(uint32_t index, Picoseconds now) {
@@ -309,6 +351,10 @@ class Machine {
 
   void arrive(uint32_t index, Picoseconds now) {
     Message& message = messages_.at(index);
+    if (message.is_access) {
+      begin(message.target, index, now);
+      return;
+    }
     message.first = now;
     if (layout_.ways != nullptr) {
       message.first = message.last;  // its receiver does nothing before all of it has come
@@ -323,13 +369,19 @@ class Machine {
       messages_.put(message.source, message.target, index);
       return;
     }
-    lane.message = index;
+    begin(message.target, index, now);
+  }
+
+  // A lane that has waited for `message` goes on.
+  void begin(uint32_t index, uint32_t message, Picoseconds now) {
+    Lane& lane = lanes_[index];
+    lane.message = message;
     if (lane_count_ == 1 || lane.time <= now) {
-      step(message.target);
+      step(index);
       return;
     }
     lane.state = State::kReady;
-    queue_.push({lane.time, message.target, kResume});
+    queue_.push({lane.time, index, kResume});
   }
 
   bool receive(uint32_t index, Rank rank, Lane& lane, const ShortOp& op) {
@@ -409,6 +461,7 @@ class Machine {
   std::vector<Resource> cores_;
   std::vector<Resource> cards_out_;  // by card
   std::vector<Resource> cards_in_;
+  const MessageWays* ways_;
   std::vector<Resource> links_;  // of the ways
   MessagePool<Message> messages_;
   SignalBoard<Signal> signals_;

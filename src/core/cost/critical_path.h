@@ -6,7 +6,9 @@
 // A core does one thing at a time. The sender copies a message in while the receiver copies it out:
 // the receiver finishes no sooner than the slowest of sender, receiver and wire allows. Messages
 // between hosts queue for the card of either rank. With RankLayout::ways a message takes the links
-// of its way one after another, cut-through, as with sim::Options::links.
+// of its way one after another, cut-through, as with sim::Options::links. With
+// RankLayout::memory_ways so do messages within a host, and accesses to memory of peers, which end
+// when the core's part and the links' are over.
 #pragma once
 
 #include <cstdint>

@@ -72,6 +72,8 @@ Fold::Fold(const algo::Algorithm& algorithm, const Workload& work) : Fold(work.p
       !repeats(layout.card_of_rank, period)) {
     return;
   }
+  // Nor are ranks of one host alike that share its links, but whole hosts are.
+  if (layout.memory_ways != nullptr && period != per_host) return;
   symmetry_ = algorithm.symmetry;
   followed_ = period;
 }

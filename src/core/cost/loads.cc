@@ -21,11 +21,12 @@ Loads loads_of(OpStream* stream, std::span<const Rank> ranks, const Workload& wo
   const RankLayout& layout = work.layout;
   Loads loads;
   for (auto* of : {&loads.cores, &loads.cards_out, &loads.cards_in}) of->assign(n, 0);
-  if (layout.ways != nullptr) loads.links.assign(layout.ways->graph().links().size(), 0);
+  const MessageWays* const ways = layout.ways != nullptr ? layout.ways : layout.memory_ways;
+  if (ways != nullptr) loads.links.assign(ways->graph().links().size(), 0);
   const auto take_links = [&](Rank from, Rank to, uint64_t bytes) {
-    const auto way = layout.ways->way(from, to);
+    const auto way = ways->way(from, to);
     loads.has_no_way |= way.empty();
-    for (const graph::LinkId link : way) loads.links[link] += layout.ways->time(link, bytes);
+    for (const graph::LinkId link : way) loads.links[link] += ways->time(link, bytes);
   };
   for (const Rank rank : ranks) {
     Picoseconds& core = loads.cores[rank];
@@ -33,17 +34,20 @@ Loads loads_of(OpStream* stream, std::span<const Rank> ranks, const Workload& wo
       for (; const ShortOp* op = stream->peek(rank, lane); stream->advance(rank, lane)) {
         switch (op->code) {
           case ShortOp::Code::kRead:
+            take_links(op->peer, rank, op->amount);
+            break;
           case ShortOp::Code::kWrite:
-            break;  // TaskCosts takes no links
+            take_links(rank, op->peer, op->amount);
+            break;
           case ShortOp::Code::kCompute:
             core += op->amount;
             break;
           case ShortOp::Code::kSend:
             core += costs.send(rank, op->peer, op->amount);
-            if (layout.ways != nullptr) {
-              take_links(rank, op->peer, op->amount);
-            } else if (is_network(layout.link(rank, op->peer))) {
+            if (layout.ways == nullptr && is_network(layout.link(rank, op->peer))) {
               loads.cards_out[layout.card(rank)] += costs.wire_out(rank, op->peer, op->amount);
+            } else if (ways != nullptr) {
+              take_links(rank, op->peer, op->amount);
             }
             break;
           case ShortOp::Code::kRecv:

@@ -16,8 +16,9 @@ struct Loads {
   std::vector<Picoseconds> cores;      // by rank
   std::vector<Picoseconds> cards_out;  // by card
   std::vector<Picoseconds> cards_in;
-  std::vector<Picoseconds> links;  // with RankLayout::ways, in place of cards
-  bool has_no_way = false;         // some message leads through a third rank only
+  // With RankLayout::ways, in place of cards; with RankLayout::memory_ways beside cores.
+  std::vector<Picoseconds> links;
+  bool has_no_way = false;  // some message leads through a third rank only
 
   // No time of the whole program is less.
   Picoseconds busiest() const;

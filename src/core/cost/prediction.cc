@@ -32,6 +32,9 @@ constexpr uint64_t kTwoRoundsOperationsMaxPerRank = 75;
 // where steps are left out: what a rank does in a few of them it may not do in others.)
 constexpr uint64_t kLoadsMax = 60'000;
 constexpr uint64_t kOperandsMax = 1'000'000;  // of folds that are followed
+// An access to a peer's memory takes a link or more, in the order of time: as long as so many
+// operations.
+constexpr uint64_t kOperationsOfAccess = 4;
 constexpr uint64_t kPendingMax = 4'000'000;
 // Of the work of a slice, since the last ones may be shorter.
 constexpr double kSureShare = 0.99;
@@ -97,6 +100,19 @@ std::vector<Rank> ranks_of_busiest_card(const RankLayout& layout, Rank rank_coun
     if (layout.card(rank) == busiest) ranks.push_back(rank);
   }
   return ranks;
+}
+
+// How often the rank reads or writes memory of a peer.
+uint64_t accesses_of(const sched::Program& program) {
+  uint64_t count = 0;
+  for (const sched::Op& op : program.ops) {
+    const bool copies = op.code == sched::OpCode::kCopy;
+    if (!copies && op.code != sched::OpCode::kReduce) continue;
+    if (op.dst.rank != program.rank) ++count;
+    if (copies && op.src.rank != program.rank) ++count;
+  }
+  for (const sched::Ref& operand : program.operands) count += operand.rank != program.rank ? 1 : 0;
+  return count;
 }
 
 }  // namespace
@@ -214,6 +230,9 @@ void Prediction::count_operations() {
     for (const Rank rank : ranks) {
       const sched::Program program = algo::compile(algorithm_, work_.problem, rank);
       count.operations += program.ops.size();
+      if (work_.layout.memory_ways != nullptr) {
+        count.operations += kOperationsOfAccess * accesses_of(program);
+      }
       count.operands += program.operands.size();
     }
     return count;
@@ -260,6 +279,10 @@ void Prediction::add_loads(ProgramPart* to) const {
   }
   Loads loads = loads_of(&stream, ranks, work_, costs_);
   if (!stream.status().ok()) return;
+  // Those that were not asked take the links, too.
+  if (ranks.size() < fold_.followed() && work_.layout.memory_ways != nullptr) {
+    for (Picoseconds& link : loads.links) link = link * fold_.followed() / ranks.size();
+  }
   to->busy_ns = static_cast<double>(loads.busiest()) / 1000;
   to->loads = std::move(loads);
 }
@@ -323,6 +346,7 @@ Predicted Prediction::made(double ns_max) {
   }
   if (estimate.ns < 0 && to_follow <= tolerated()) estimate = followed(rounds, whole_, limit_ns);
   if (estimate.ns < 0) estimate.ns = std::max(in_lockstep(), bound_ns_);
+  if (work_.layout.memory_ways != nullptr) estimate.ns = std::max(estimate.ns, bound_ns_);
   const double ns = costs_.call_ns() + estimate.ns;
   return {ns, estimate.at_least || ns > ns_max, operations_};
 }

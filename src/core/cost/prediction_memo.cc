@@ -12,7 +12,7 @@ namespace {
 // A member that is added must become part of the key, unless it follows from others (nodes,
 // tree_links) or is of trees, of which nothing is kept.
 static_assert(sizeof(algo::Problem) == 112);
-static_assert(sizeof(RankLayout) == 104);
+static_assert(sizeof(RankLayout) == 112);
 static_assert(sizeof(Slicing) == 16);
 
 class Digest {
@@ -69,7 +69,9 @@ PredictionMemo::Key PredictionMemo::key_of(const algo::Algorithm& algorithm, con
   digest.add(layout.wire_of_host);
   digest.add(layout.ranks_per_cache);
   digest.add(layout.card_of_rank);
-  digest.add(layout.ways == nullptr ? uint64_t{0} : layout.ways->hash());
+  for (const MessageWays* ways : {layout.ways, layout.memory_ways}) {
+    digest.add(ways == nullptr ? uint64_t{0} : ways->hash());
+  }
   digest.add(table.times);
   return digest.result();
 }

@@ -32,6 +32,10 @@ struct RankLayout {
   // The data lie on devices: messages take these links, and neither cards nor the table's times on
   // the wire (device_table() has the figures of the ranks). nullptr: in memory of the host.
   const MessageWays* ways = nullptr;
+  // In memory of the host: the links that data take between ranks of one host, by mapped memory or
+  // in messages. The table's times are those of ranks that have the links for themselves; no
+  // program takes less than the busiest link. nullptr: no link is shared, or they are not known.
+  const MessageWays* memory_ways = nullptr;
 
   uint32_t host(Rank rank) const { return host_of_rank.empty() ? 0 : host_of_rank[rank]; }
   uint32_t card(Rank rank) const { return card_of_rank.empty() ? host(rank) : card_of_rank[rank]; }

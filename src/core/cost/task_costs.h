@@ -25,6 +25,7 @@ class TaskCosts final : public MemoryCosts {
                    uint64_t bytes) const override;
   Picoseconds reduce(Rank self, const sched::Ref& dst, std::span<const sched::Ref> operands,
                      uint64_t bytes) const override;
+  bool takes_links() const override { return layout_.memory_ways != nullptr; }
 
   // A message takes send() on the sender's core, then latency() on its way, and recv() on the
   // receiver's core; its bytes take wire_out() at the network port of the sender's host, wire_in()

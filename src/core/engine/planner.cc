@@ -307,6 +307,7 @@ cost::Request Planner::request_of(const Call& call, const algo::Problem& problem
   request.work.layout.cache_of_rank = options_.cache_of_rank;
   request.work.layout.socket_of_rank = options_.package_of_rank;
   request.work.layout.ranks_per_cache = options_.ranks_per_cache;
+  request.work.layout.memory_ways = options_.memory_ways.get();
   if (options_.ways != nullptr) {
     request.work.layout.ways = options_.ways.get();
     request.work.layout.network = cost::Link::kFabric;

@@ -84,6 +84,9 @@ struct PlannerOptions {
   // links: predicted so, with `table` = cost::device_table(). nullptr: they are in memory of the
   // host. A planner serves one of both.
   std::shared_ptr<const cost::MessageWays> ways;
+  // In memory of the host: the links that ranks of one host share (cost::RankLayout). nullptr: none
+  // is, or they are not known.
+  std::shared_ptr<const cost::MessageWays> memory_ways;
   cost::Table table;         // measured, the same on all ranks
   cost::Rules rules;         // WEIR_TUNING_FILE
   bool explain = false;      // print each first-time decision

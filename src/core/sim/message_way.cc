@@ -46,7 +46,8 @@ void Simulation::depart(uint32_t index, Picoseconds time, Picoseconds latency) {
   Message& message = messages_.at(index);
   message.end += latency;
   message.path.latency += latency;
-  queue_.push({time + latency, index, kArrival});
+  // An access may have begun before the core's part of it was over, which is now.
+  queue_.push({std::max(time + latency, now_), index, kArrival});
 }
 
 void Simulation::arrive(uint32_t index, Picoseconds time) {
@@ -114,8 +115,9 @@ void Simulation::begin_links(uint32_t index, Picoseconds time) {
 void Simulation::pass_links(uint32_t index, Picoseconds time) {
   Message& message = messages_.at(index);
   const std::span<const graph::LinkId> way = links_->way(message.source, message.target);
+  const bool is_plain = !message.is_access() && tasks_ == nullptr;
   const Picoseconds gap =
-      message.is_access() ? 0 : costs_.level[layout_.level(message.source, message.target)].gap;
+      is_plain ? costs_.level[layout_.level(message.source, message.target)].gap : 0;
   while (message.next < way.size()) {
     const graph::LinkId id = way[message.next];
     LinkPorts::Link& link = links_->link(id);
@@ -134,7 +136,10 @@ void Simulation::pass_links(uint32_t index, Picoseconds time) {
     if (message.next == way.size()) record_transfer(message, id, false, time, time + transfer);
     message.end = std::max(message.end, time + transfer);
   }
-  depart(index, time, message.is_access() ? 0 : links_->latency(message.source, message.target));
+  Picoseconds latency = 0;
+  if (is_plain) latency = links_->latency(message.source, message.target);
+  if (!message.is_access() && !is_plain) latency = tasks_->latency(message.source, message.target);
+  depart(index, time, latency);
 }
 
 // ---- Both -------------------------------------------------------------------------------------

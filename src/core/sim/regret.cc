@@ -20,7 +20,10 @@ Options options_of(const cost::Workload& work, const cost::TaskCosts& tasks,
                    const cost::Table& table, const graph::LinkGraph* links) {
   Options options;
   options.slicing = work.slicing;
-  if (work.layout.ways != nullptr) {
+  if (work.layout.memory_ways != nullptr) {
+    options.tasks = &tasks;
+    options.links = &work.layout.memory_ways->graph();
+  } else if (work.layout.ways != nullptr) {
     options.network = accelerator_network();
     options.links = &work.layout.ways->graph();
   } else if (links != nullptr) {

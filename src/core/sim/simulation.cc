@@ -183,6 +183,7 @@ void Simulation::compute(Rank rank, uint32_t lane, LaneState& state, Picoseconds
   const Picoseconds own_cost = scaled(ranks_[rank], cost);
   const Picoseconds begin = occupy_core(rank, state, own_cost);
   state.path.compute += own_cost;
+  state.accesses_from = begin;
   record(Span::Kind::kCompute, rank, lane, rank, begin, state.time);
 }
 
@@ -237,7 +238,9 @@ bool Simulation::access(Rank rank, uint32_t lane, LaneState& state, const ShortO
     message.path = state.path;
     state.state = State::kForAccess;
     state.peer = op.peer;
-    begin_links(index, state.time);
+    // The table's times of a core are those of an access over links that nobody else uses, so that
+    // core and links work at the same time.
+    begin_links(index, tasks_ == nullptr ? state.time : state.accesses_from);
     return false;
   }
   const Message& message = messages_.at(state.message);
@@ -250,6 +253,7 @@ bool Simulation::access(Rank rank, uint32_t lane, LaneState& state, const ShortO
     state.time = message.end;
     state.path = message.path;
   }
+  state.accesses_from = message.end;
   messages_.release(state.message);
   state.message = cost::kNoMessage;
   return true;

@@ -55,6 +55,7 @@ class Simulation {
     uint32_t message = cost::kNoMessage;  // arrived, not yet consumed
     Rank wait_cursor = 0;                 // waits for the ranks below are done (kWait on all ranks)
     State state = State::kReady;
+    Picoseconds accesses_from = 0;  // Options::tasks: the core's part of them has begun
   };
   struct RankState {
     Port egress;

@@ -59,11 +59,12 @@ struct Options {
   // ns per byte of the NIC of each node, in place of network.nic.ns_per_byte; empty: nodes are
   // alike. Not with links.
   std::vector<double> nic_ns_per_byte_of_node;
-  // Null: as above. Otherwise ranks and messages take the task times of a table, and `network` and
-  // `links` are not used. The sender's core copies a message in while the receiver's copies it out,
-  // which is done no sooner than the slowest of sender, receiver and wire allows. Messages between
-  // hosts claim the card of the sender, and after their latency that of the receiver. Outlives the
-  // call; made for the same problem, bytes and slicing.
+  // Null: as above. Otherwise ranks and messages take the task times of a table, and `network` is
+  // not used; `links` are those within hosts, which accesses and messages take while the cores
+  // work: the table's times are of links that nobody else uses. The sender's core copies a message
+  // in while the receiver's copies it out, which is done no sooner than the slowest of sender,
+  // receiver and wire allows. Messages between hosts claim the card of the sender, and after their
+  // latency that of the receiver. Outlives the call; made for the same problem, bytes and slicing.
   const cost::TaskCosts* tasks = nullptr;
   // The simulation ends, incomplete, when no rank can be done before this time. 0: at the end.
   double time_max_ns = 0;

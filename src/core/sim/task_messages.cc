@@ -15,7 +15,11 @@ void Simulation::send_task(Rank rank, uint32_t lane, LaneState& state, const cos
   const uint32_t index = new_message(rank, lane, state, op);
   const Picoseconds first = begin + scaled(own, tasks_->send(rank, op.peer, 0));
   messages_.at(index).end = state.time;
-  if (!cost::is_network(tasks_->layout().link(rank, op.peer))) {
+  const bool within_host = !cost::is_network(tasks_->layout().link(rank, op.peer));
+  if (within_host && links_) {
+    messages_.at(index).next = 0;
+    pass_links(index, first);
+  } else if (within_host) {
     depart(index, first, tasks_->latency(rank, op.peer));
   } else if (cards_shared_ || lane_count_ > 1) {
     queue_.push({first, index, kNicOut});

@@ -10,6 +10,7 @@
 
 #include "core/algo/catalog.h"
 #include "core/algo/check.h"
+#include "core/cost/message_ways.h"
 #include "core/engine/slicing.h"
 
 namespace weir::engine {
@@ -112,6 +113,36 @@ TEST_F(Planning, TwoRanksAreOfferedEachAlgorithmOverMappedMemoryAndOfMessages) {
   EXPECT_EQ(
       offered(call, 2, {all.begin(), all.end()}),
       (Names{"direct", "direct_two_phase", "chain", "binomial", "double_binary_tree", "ordered"}));
+}
+
+TEST_F(Planning, RanksThatShareSlowLinksArePredictedToWaitForThem) {
+  graph::LinkGraph graph(4);
+  const graph::VertexId hub = graph.add_vertex(graph::VertexKind::kNetwork, graph::kNone, "hub");
+  for (Rank rank = 0; rank < 4; ++rank) {
+    graph.set_rank(rank, 0, "rank" + std::to_string(rank));
+    graph.add_links(rank, hub, 1'000'000, 100);  // 1 GB/s
+  }
+  ASSERT_TRUE(graph.finish().ok());
+  unsigned char segment[64];  // a plan that is bound touches none of it
+  context_.segment_base = segment;
+  context_.staging_bytes = 2 << 20;
+  context_.rank_count = 4;
+  Call call;
+  call.collective = Collective::kAllReduce;
+  call.type = DataType::kFloat32;
+  call.count = 256 << 10;
+  const auto predicted_us = [&](std::shared_ptr<const cost::MessageWays> ways) {
+    PlannerOptions options;
+    options.table = cost::built_in_table();
+    options.memory_ways = std::move(ways);
+    Planner planner(context_, options);
+    const auto plan = planner.plan_for(call, false);
+    EXPECT_TRUE(plan.ok()) << plan.status().text();
+    return planner.decisions().records().back().decision.predicted_ns / 1000;
+  };
+  // Each rank must take in and give out at least three quarters of a MiB twice.
+  EXPECT_GE(predicted_us(std::make_shared<cost::MessageWays>(graph)), 2 * 0.75 * 1048.576 * 0.99);
+  EXPECT_LT(predicted_us(nullptr), 800);
 }
 
 TEST_F(Planning, AnAllToAllVIsChosenByCostAmongAllThatTakeItsLengths) {

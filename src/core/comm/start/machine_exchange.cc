@@ -194,7 +194,12 @@ MachineExchange::MachineExchange(const engine::Context& context, const Settings&
     cards[host_of(rank)].insert(card_of_rank.empty() ? 0 : card_of_rank[rank]);
   }
   for (const auto& of_host : cards) cards_of_host_.push_back(static_cast<double>(of_host.size()));
-  takes_part_ = !context_.mapped() && all_.size() > 1 && (!hosts_.empty() || has_devices_);
+  if (all_.size() < 2) return;
+  spans_nodes_ =
+      context_.mapped() && std::any_of(all_.begin(), all_.end(), [&](const Introduction& one) {
+        return one.cpu_place.numa != all_[0].cpu_place.numa;
+      });
+  takes_part_ = spans_nodes_ || (!context_.mapped() && (!hosts_.empty() || has_devices_));
 }
 
 Result<std::vector<std::string>> MachineExchange::all_gather(Bootstrap& bootstrap,
@@ -232,7 +237,7 @@ std::string MachineExchange::rider() {
   }
   if (round_ > 1 || !unknown_.empty() || !is_leader(rank)) return text;
   // Two hosts that are alike need no more than that, more of them may differ when measured.
-  if (hosts_are_alike() && leaders_.size() < 3) return text;
+  if (!spans_nodes_ && hosts_are_alike() && leaders_.size() < 3) return text;
   const uint32_t kind = kind_of_host_[host_of(rank)];
   const auto first = std::find(kind_of_host_.begin(), kind_of_host_.end(), kind);
   if (leaders_[static_cast<size_t>(first - kind_of_host_.begin())] != rank) return text;
@@ -334,7 +339,10 @@ Result<graph::LinkGraph> MachineExchange::make_graph(AgreedCosts* costs, std::st
   for (Rank rank = 0; rank < all_.size(); ++rank) {
     graph::RankPlace place;
     place.host = host_of(rank);
-    place.device = device_of(all_[rank].device, topologies_[kind_of_host_[place.host]]);
+    // Ranks that map memory have their data there, and not on their devices.
+    place.device = spans_nodes_
+                       ? topo::kNoNode
+                       : device_of(all_[rank].device, topologies_[kind_of_host_[place.host]]);
     if (place.device == topo::kNoNode) {
       for (const int cpu : all_[rank].cpus) place.cpus.add(static_cast<uint32_t>(cpu));
     }
@@ -390,11 +398,11 @@ Result<LinksInUse> MachineExchange::agree(Bootstrap& bootstrap, AgreedCosts* cos
   LinksInUse links;
   if (!takes_part_) return links;
   if (!unknown_.empty()) {
-    links.forests = star_of(*costs, hosts_, cards_of_host_);
+    if (!spans_nodes_) links.forests = star_of(*costs, hosts_, cards_of_host_);
     links.reason = "not known (" + unknown_ + ")";
     return links;
   }
-  if (hosts_are_alike() && costs->wire_of_host.empty()) {
+  if (!spans_nodes_ && hosts_are_alike() && costs->wire_of_host.empty()) {
     links.reason = fmt::format("{} hosts that are alike: trees are not faster", leaders_.size());
     return links;
   }
@@ -413,7 +421,10 @@ Result<LinksInUse> MachineExchange::agree(Bootstrap& bootstrap, AgreedCosts* cos
   if (graph.ok()) hash = graph.value().hash();
   std::string verdict;
   append(hash, &verdict);
-  if (context_.rank == 0) {
+  if (context_.rank == 0 && spans_nodes_) {
+    const std::string why = graph.ok() ? "ranks reach each other's memory" : graph.status().text();
+    verdict = pack_verdict(hash, {.offered = false, .reason = why, .searches = {}});
+  } else if (context_.rank == 0) {
     const auto directory = cost::cache_directory(settings_.cache_dir);
     verdict = pack_verdict(
         hash, graph.ok()
@@ -437,12 +448,19 @@ Result<LinksInUse> MachineExchange::agree(Bootstrap& bootstrap, AgreedCosts* cos
                               rank, other, of_0));
   }
   if (!graph.ok()) {
-    links.forests = star_of(*costs, hosts_, cards_of_host_);
+    if (!spans_nodes_) links.forests = star_of(*costs, hosts_, cards_of_host_);
     links.reason = "not known (" + graph.status().text() + ")";
     return links;
   }
   auto told = unpack_verdict(verdicts.value()[0], graph.value());
   if (!told.ok()) return unreadable(0, told.status().text());
+  if (spans_nodes_) {
+    links.reason = fmt::format(
+        "ranks in several NUMA nodes, graph {:016x}: predictions know which links they share",
+        hash);
+    links.memory_ways = std::make_shared<const cost::MessageWays>(graph.take());
+    return links;
+  }
   links.reason =
       fmt::format("{} hosts of {} kinds, {} networks, graph {:016x}: trees are {}: {}",
                   leaders_.size(), kinds_.size(), figures, hash,

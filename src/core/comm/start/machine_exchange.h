@@ -44,6 +44,7 @@
 #include "core/comm/start/introduction.h"
 #include "core/comm/start/measured_table.h"
 #include "core/comm/start/process_topology.h"
+#include "core/cost/message_ways.h"
 #include "core/engine/context.h"
 #include "core/graph/device_ways.h"
 #include "core/graph/forests.h"
@@ -57,6 +58,8 @@ struct LinksInUse {
   std::shared_ptr<graph::Forests> forests;
   // Of ranks on devices of one machine; nullptr: there are none, or their links are not known.
   std::shared_ptr<const graph::DeviceWays> device_ways;
+  // Of ranks that map each other's memory, in several NUMA nodes; nullptr likewise.
+  std::shared_ptr<const cost::MessageWays> memory_ways;
   // For a reader who asks why; "": there was nothing to decide.
   std::string reason;
 };
@@ -105,6 +108,7 @@ class MachineExchange {
   std::vector<Rank> leaders_;          // of each host
   std::vector<double> cards_of_host_;  // how many its ranks use
   bool has_devices_ = false;
+  bool spans_nodes_ = false;  // ranks of several NUMA nodes map each other's memory
   bool takes_part_ = false;
   uint32_t round_ = 0;
   // After the first gather:

@@ -95,6 +95,9 @@ class Exchange : public testing::Test {
       all[rank].host = fmt::format("host {}", host_of_rank[rank]);
       all[rank].cpus = {0, 1};
       if (!devices_.empty()) all[rank].device = devices_[rank];
+      if (numa_of_rank_.empty()) continue;
+      all[rank].cpu_place.numa = numa_of_rank_[rank];
+      all[rank].cpus = {static_cast<int>(numa_of_rank_[rank] * kCoresOfNode)};
     }
     settings_.probe = measures;
     const Secret secret = fresh_secret();
@@ -114,6 +117,9 @@ class Exchange : public testing::Test {
         engine::Context context;
         context.rank = rank;
         context.rank_count = n;
+        // Not touched: it only says that memory is mapped.
+        if (!numa_of_rank_.empty())
+          context.segment_base = reinterpret_cast<unsigned char*>(&answer);
         MachineExchange exchange(context, settings_, all, cards_,
                                  [&] { return machines[host_of_rank[rank]]; });
         Counting counting(joined.value().get(), &answer.bytes_told);
@@ -154,6 +160,9 @@ class Exchange : public testing::Test {
   Settings settings_{};
   std::vector<std::string> devices_;  // of each rank; empty: none
   std::vector<uint32_t> cards_;       // of each rank; empty: one for each host
+  // Ranks that map each other's memory, by NUMA node; empty: they do not.
+  std::vector<uint32_t> numa_of_rank_;
+  static constexpr uint32_t kCoresOfNode = 8;
   std::vector<double> measured_;
 };
 
@@ -168,6 +177,47 @@ std::string hash_of(const ToldTopology& told) {
   std::string text(1, '\1');
   for (int i = 0; i < 8; ++i) text += static_cast<char>(told.hash >> (8 * i));
   return text;
+}
+
+// Of data that go from one rank to another, and others that go at the same time: the limited links
+// that both take.
+size_t links_shared(const cost::MessageWays& ways, std::pair<Rank, Rank> one,
+                    std::pair<Rank, Rank> other) {
+  const auto first = ways.way(one.first, one.second);
+  const auto second = ways.way(other.first, other.second);
+  return static_cast<size_t>(std::count_if(first.begin(), first.end(), [&](graph::LinkId link) {
+    return ways.is_limited(link) && std::find(second.begin(), second.end(), link) != second.end();
+  }));
+}
+
+TEST_F(Exchange, RanksOfSeveralNumaNodesThatMapMemoryKnowTheLinksThatTheyShare) {
+  // Two packages of four nodes.
+  numa_of_rank_ = {0, 1, 2, 3, 4, 5, 6, 7};
+  const std::vector<uint32_t> one_host(8, 0);
+  const auto answers = run(one_host, {machine("made-eight-numa.hwloc.xml")});
+  for (const Answer& answer : answers) {
+    ASSERT_TRUE(answer.status.ok()) << answer.status.text();
+    ASSERT_NE(answer.links.memory_ways, nullptr) << answer.links.reason;
+    EXPECT_EQ(answer.links.forests, nullptr);
+    EXPECT_EQ(answer.links.device_ways, nullptr);
+    EXPECT_EQ(answer.topologies_told, 1u);
+    EXPECT_NE(answer.links.reason.find("NUMA"), std::string::npos) << answer.links.reason;
+    const cost::MessageWays& ways = *answer.links.memory_ways;
+    EXPECT_EQ(ways.hash(), answers[0].links.memory_ways->hash());
+    EXPECT_GE(links_shared(ways, {0, 4}, {1, 5}), 1u) << "the way between the packages";
+    EXPECT_EQ(links_shared(ways, {0, 1}, {2, 3}), 0u);
+    EXPECT_GE(links_shared(ways, {0, 1}, {0, 2}), 1u) << "the memory of rank 0's node";
+  }
+}
+
+TEST_F(Exchange, RanksOfOneNumaNodeThatMapMemoryTellNothing) {
+  numa_of_rank_ = {3, 3};
+  for (const Answer& answer : run({0, 0}, {machine("made-eight-numa.hwloc.xml")})) {
+    ASSERT_TRUE(answer.status.ok()) << answer.status.text();
+    EXPECT_EQ(answer.links.memory_ways, nullptr);
+    EXPECT_EQ(answer.links.reason, "");
+    EXPECT_EQ(answer.topologies_told, 0u);
+  }
 }
 
 TEST_F(Exchange, HostsThatAreAlikeTellHashesOnly) {
