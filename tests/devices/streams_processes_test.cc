@@ -272,5 +272,23 @@ TEST(DeviceStreamsProcesses, DestroyRightBehindACallKeepsNothing) {
   });
 }
 
+TEST(DeviceStreamsProcesses, TheVariantsWithCountsAreToldNotToGoDirectly) {
+  run_processes_on_device(2, [](weir_comm_t comm, int n, int rank) {
+    expect_sum(comm, n, rank);
+    const DeviceArray<int> data(std::vector<int>(10, 0));
+    const DeviceArray<int> all(std::vector<int>(20, 0));
+    const size_t counts[] = {10, 10};
+    EXPECT_EQ(
+        weir_all_gather_v(comm, data.data(), all.data(), counts, nullptr, WEIR_INT32, nullptr),
+        WEIR_ERROR_UNSUPPORTED);
+    const std::string text = weir_last_error(comm);
+    for (const char* word :
+         {"calls with a count for each rank do not go that way", "are not possible: rank 0: "}) {
+      EXPECT_NE(text.find(word), std::string::npos) << word << ": " << text;
+    }
+    expect_sum(comm, n, rank);
+  });
+}
+
 }  // namespace
 }  // namespace weir::test

@@ -108,10 +108,11 @@ std::string text_in(const char* text, size_t bytes) {
 // ---- The start ----------------------------------------------------------------------------------
 
 std::string DeviceSide::why_no_streams() const {
-  return stream_refusal_.empty()
-             ? ""
-             : fmt::format("; directly between the devices it is not possible: {}",
-                           stream_refusal_);
+  // Then such a call is of another kind.
+  const std::string& reason = stream_refusal_.empty()
+                                  ? "calls with a count for each rank do not go that way"
+                                  : stream_refusal_;
+  return fmt::format("; directly between the devices it is not possible: {}", reason);
 }
 
 Status DeviceSide::start(Request& request) {
