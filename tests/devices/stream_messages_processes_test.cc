@@ -162,6 +162,38 @@ TEST(StreamMessagesProcesses, DifferentLengthsAreToldToBoth) {
   }
 }
 
+TEST(StreamMessagesProcesses, ThoseOfZeroElementsAreWorkOfTheStream) {
+  const SharedCounter here;
+  messages_between_processes(2, [&](weir_comm_t comm, int n, int rank) {
+    const Stream stream;
+    const DeviceArray<int> data(numbers(10, rank));
+    EXPECT_WEIR(comm, weir_comm_set_stream(comm, stream.get()));
+    EXPECT_WEIR(comm, weir_comm_set_timeout(comm, 20'000));
+    // The caller does not wait for it. Where the buffers lie does not matter.
+    if (rank == 0) {
+      EXPECT_WEIR(comm, recv(comm, data, 0, 1));
+      here.meet(n);
+    } else {
+      here.meet(n);
+      EXPECT_WEIR(comm, weir_send(comm, nullptr, 0, WEIR_INT32, 0, nullptr));
+    }
+    stream.synchronize();
+    // A graph has them at each launch.
+    const int other = 1 - rank;
+    const Graph graph(stream, [&] {
+      EXPECT_WEIR(comm, weir_group_start());
+      EXPECT_WEIR(comm, send(comm, data, 0, other));
+      EXPECT_WEIR(comm, weir_recv(comm, nullptr, 0, WEIR_INT32, other, nullptr));
+      EXPECT_WEIR(comm, weir_group_end());
+    });
+    for (int i = 0; i < 3; ++i) graph.launch(stream);
+    stream.synchronize();
+    weir_result_t error = WEIR_OK;
+    EXPECT_WEIR(comm, weir_comm_async_error(comm, &error));
+    EXPECT_EQ(error, WEIR_OK) << weir_last_error(comm);
+  });
+}
+
 TEST(StreamMessagesProcesses, DestroyGivesUpWhatIsUnderWay) {
   const SharedCounter here;
   run_processes_on_device(2, [&](weir_comm_t comm, int n, int rank) {

@@ -97,8 +97,16 @@ Status Communicator::route(Request& request) {
     if (device.value() >= 0) devices_.mark_collective(request, device.value());
     return Status();
   }
-  if ((request.kind == RequestKind::kSend || request.kind == RequestKind::kRecv) &&
-      request.bytes > 0) {
+  const bool is_message = request.kind == RequestKind::kSend || request.kind == RequestKind::kRecv;
+  if (is_message && request.bytes == 0) {
+    // Both ends decide alike: where an empty buffer lies says nothing.
+    std::string why_not;
+    if (devices_.on_stream() && is_stream_message_possible(&why_not)) {
+      devices_.mark_message(request, operations_.device_side().device());
+    }
+    return Status();
+  }
+  if (is_message) {
     const int device = device_of_memory(request.call.input);
     if (device < 0) return Status();
     std::string why_not;

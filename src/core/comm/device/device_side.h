@@ -75,6 +75,9 @@ class DeviceSide {
   // decided; else `why_not` says why not.
   bool takes_message(std::string* why_not) const;
 
+  // Of this rank, for calls from device to device.
+  int device() const { return streams_.device(); }
+
   // Takes an operation over. Fails without effect.
   Status start(Request& request);
   // True when something moved.
