@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <memory>
+#include <string>
 
 namespace weir::cuda {
 
@@ -60,6 +61,24 @@ const Driver* find_driver(Look look) {
   auto made = std::make_unique<Driver>(look_up_all(library));
   const Driver* known = nullptr;  // made by another thread; no lock, which a fork could leave held
   return found.compare_exchange_strong(known, made.get()) ? made.release() : known;
+}
+
+std::string Driver::fault_of(const void* memory, size_t bytes, bool writes) const {
+  if (has_memory == nullptr || bytes == 0 || has_memory(memory, bytes, writes ? 1 : 0) != 0) {
+    return "";
+  }
+  const auto address = static_cast<DevicePointer>(reinterpret_cast<uintptr_t>(memory));
+  DevicePointer base = 0;
+  size_t length = 0;
+  if (cuMemGetAddressRange_v2 == nullptr ||
+      cuMemGetAddressRange_v2(&base, &length, address) != kSuccess) {
+    return "lies in no allocation: it was freed, or nothing is mapped there";
+  }
+  if (bytes > length - (address - base)) {
+    return "begins at byte " + std::to_string(address - base) + " of an allocation of " +
+           std::to_string(length) + " bytes and ends outside it";
+  }
+  return "is not accessible (cuMemSetAccess)";
 }
 
 }  // namespace weir::cuda

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 
 #include "cuda/abi.h"
 #include "cuda/functions.h"
@@ -27,6 +28,10 @@ struct Driver {
   bool is_stand_in = false;  // Weir's own: its devices are host memory
   // That one's weir_hostcuda_has_memory (weir/hostcuda.h); else nullptr.
   int (*has_memory)(const void* address, size_t bytes, int writes) = nullptr;
+
+  // Why memory cannot be used, "begins at byte 0 of an allocation of 64 bytes and ends outside it";
+  // "" where it can, and where the driver does not say.
+  std::string fault_of(const void* memory, size_t bytes, bool writes) const;
 
   // Whether the driver has what is needed to tell devices apart and to choose one.
   bool can_choose_device() const {

@@ -276,6 +276,37 @@ TEST(DeviceMessages, WhatTheTransportLacksIsToldAndOtherRanksHaveTheirMessages) 
       over_devices({{"DEVICE_DOUBLE_REFUSES", "1"}}));
 }
 
+TEST(DeviceMessages, ABufferThatEndsOutsideItsAllocationIsRefused) {
+  run_on_devices(
+      2,
+      [](int rank, weir_comm_t comm) {
+        constexpr size_t kCount = 1'000'000;
+        OnDevice<int> whole(kCount);
+        OnDevice<int> part(10);
+        const auto expect_refused = [&](weir_result_t result, const char* name) {
+          EXPECT_EQ(result, WEIR_ERROR_INVALID_ARGUMENT);
+          const std::string text = weir_last_error(comm);
+          EXPECT_NE(text.find(name), text.npos) << text;
+          EXPECT_NE(text.find("bytes and ends outside it"), text.npos) << text;
+        };
+        expect_refused(
+            weir_all_reduce(comm, whole.data(), part.data(), kCount, WEIR_INT32, WEIR_SUM, nullptr),
+            "receive buffer");
+        expect_refused(
+            weir_all_gather(comm, whole.data(), part.data(), kCount, WEIR_INT32, nullptr),
+            "receive buffer");
+        expect_refused(weir_reduce_scatter(comm, part.data(), whole.data(), kCount, WEIR_INT32,
+                                           WEIR_SUM, nullptr),
+                       "send buffer");
+        expect_refused(weir_send(comm, part.data(), kCount, WEIR_INT32, 1 - rank, nullptr),
+                       "send buffer");
+        expect_refused(weir_recv(comm, part.data(), kCount, WEIR_INT32, 1 - rank, nullptr),
+                       "receive buffer");
+        exchange(comm, rank);
+      },
+      over_devices());
+}
+
 TEST(DeviceMessages, AnotherDeviceNeedsAnotherCommunicator) {
   run_on_devices(
       2,

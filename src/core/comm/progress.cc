@@ -109,6 +109,7 @@ Status Communicator::route(Request& request) {
   if (is_message) {
     const int device = device_of_memory(request.call.input);
     if (device < 0) return Status();
+    WEIR_RETURN_IF_ERROR(devices_.check_message(request));
     std::string why_not;
     if (is_stream_message_possible(&why_not)) {
       devices_.mark_message(request, device);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "cuda/driver.h"
@@ -12,22 +13,6 @@
 namespace weir::nccl {
 
 namespace {
-
-// Why the stand-in does not have all of the memory.
-std::string fault(const cuda::Driver& driver, const void* buffer, size_t buffer_bytes) {
-  const auto address = static_cast<cuda::DevicePointer>(reinterpret_cast<uintptr_t>(buffer));
-  cuda::DevicePointer base = 0;
-  size_t bytes = 0;
-  if (driver.cuMemGetAddressRange_v2 == nullptr ||
-      driver.cuMemGetAddressRange_v2(&base, &bytes, address) != cuda::kSuccess) {
-    return "lies in no allocation: it was freed, or nothing is mapped there";
-  }
-  if (buffer_bytes > bytes - (address - base)) {
-    return fmt::format("begins at byte {} of an allocation of {} bytes and ends outside it",
-                       address - base, bytes);
-  }
-  return "is not accessible (cuMemSetAccess)";
-}
 
 bool knows(const cuda::Driver& driver, const void* buffer) {
   unsigned type = 0;
@@ -41,7 +26,8 @@ bool knows(const cuda::Driver& driver, const void* buffer) {
 Outcome check_buffer(const cuda::Driver& driver, const Operation& operation, const void* buffer,
                      size_t bytes, bool receives) {
   if (bytes == 0) return {};
-  const bool there = driver.has_memory(buffer, bytes, receives ? 1 : 0) != 0;
+  const std::string fault = driver.fault_of(buffer, bytes, receives);
+  const bool there = fault.empty();
   const bool was_there = receives ? operation.cuda_has_recv : operation.cuda_has_send;
   if (there && (!was_there || knows(driver, buffer))) return {};
   const bool is_one = std::string_view(operation.function) == "ncclBcast";
@@ -51,7 +37,7 @@ Outcome check_buffer(const cuda::Driver& driver, const Operation& operation, con
                                       comm.rank(), comm.rank_count(), name, buffer, bytes,
                                       there ? "was CUDA's when the call was captured, and has been "
                                               "freed or unregistered"
-                                            : fault(driver, buffer, bytes)));
+                                            : fault));
 }
 
 }  // namespace

@@ -114,6 +114,11 @@ int device_of_memory(const void* pointer) {
   return type == cuda::kMemoryDevice && managed == 0 ? device : -1;
 }
 
+std::string fault_of_memory(const void* memory, size_t bytes, bool writes) {
+  const cuda::Driver* it = driver.load(std::memory_order_acquire);
+  return it == nullptr ? "" : it->fault_of(memory, bytes, writes);
+}
+
 int current_device() {
   const cuda::Driver* it = driver.load(std::memory_order_acquire);
   cuda::Device device = 0;

@@ -27,6 +27,10 @@ bool look_again_for_driver();
 // too (managed and pinned memory), or there is no driver. Asks the driver.
 int device_of_memory(const void* pointer);
 
+// Why a call may not use all of the memory (cuda::Driver::fault_of); "" where it may, and where
+// that is not known.
+std::string fault_of_memory(const void* memory, size_t bytes, bool writes);
+
 // The device of the context that is current in this thread; -1: there is none, or no driver is
 // known.
 int current_device();

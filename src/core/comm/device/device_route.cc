@@ -56,7 +56,40 @@ Result<int> DeviceRoute::device_of(const engine::Call& call) const {
         Code::kUnsupported,
         fmt::format("a fold over leaves on '{}' needs buffers in memory of the host", state_.name));
   }
+  if (device.ok() && device.value() >= 0 && !by_ends && call.block_counts == nullptr) {
+    WEIR_RETURN_IF_ERROR(check_buffers(call, reads, writes));
+  }
   return device;
+}
+
+Status DeviceRoute::check_buffers(const engine::Call& call, bool reads, bool writes) const {
+  const Collective c = call.collective;
+  const uint64_t bytes = call.count * element_bytes(call.type);
+  const uint64_t all_bytes = state_.rank_count() * bytes;
+  const bool sends_blocks =
+      c == Collective::kReduceScatter || c == Collective::kAllToAll || c == Collective::kScatter;
+  const bool receives_blocks =
+      c == Collective::kAllGather || c == Collective::kAllToAll || c == Collective::kGather;
+  if (reads) {
+    WEIR_RETURN_IF_ERROR(check_buffer("send", call.input, sends_blocks ? all_bytes : bytes, false));
+  }
+  if (!writes) return Status();
+  return check_buffer("receive", call.output, receives_blocks ? all_bytes : bytes, true);
+}
+
+Status DeviceRoute::check_message(const Request& request) const {
+  const bool receives = request.kind == RequestKind::kRecv;
+  return check_buffer(receives ? "receive" : "send", request.call.input, request.bytes, receives);
+}
+
+// Only the stand-in for CUDA tells.
+Status DeviceRoute::check_buffer(const char* name, const void* buffer, uint64_t bytes,
+                                 bool writes) const {
+  const std::string fault = fault_of_memory(buffer, bytes, writes);
+  if (fault.empty()) return Status();
+  return invalid_argument(
+      fmt::format("the {} buffer {} of {} bytes of a call of rank {} on '{}' {}", name, buffer,
+                  bytes, state_.rank(), state_.name, fault));
 }
 
 void DeviceRoute::mark_collective(Request& request, int device) const {

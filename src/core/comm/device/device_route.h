@@ -32,6 +32,8 @@ class DeviceRoute {
   Result<int> device_of(std::span<const void* const> buffers) const;
   // Of the buffers that this rank reads or writes.
   Result<int> device_of(const engine::Call& call) const;
+  // Whether a device has all of the memory of a message, as far as is known.
+  Status check_message(const Request& request) const;
   // Marks the request of a collective as one on memory of `device`.
   void mark_collective(Request& request, int device) const;
   // The same of a message that goes directly between devices.
@@ -44,6 +46,8 @@ class DeviceRoute {
 
  private:
   void mark_stream(Request& request) const;
+  Status check_buffers(const engine::Call& call, bool reads, bool writes) const;
+  Status check_buffer(const char* name, const void* buffer, uint64_t bytes, bool writes) const;
 
   CommState& state_;
   bool on_stream_ = false;
