@@ -193,6 +193,28 @@ TEST(DeviceStreamsProcesses, AStreamThatNobodyWaitsForPassesAtTheDeadline) {
   });
 }
 
+TEST(DeviceStreamsProcesses, ALateStreamDoesNotCountForACallThatNobodyWaitsFor) {
+  const SharedCounter here;
+  run_processes_on_device(2, [&](weir_comm_t comm, int n, int rank) {
+    expect_sum(comm, n, rank);
+    EXPECT_WEIR(comm, weir_comm_set_timeout(comm, 1000));
+    const Stream stream;
+    const DeviceArray<int> data(std::vector<int>(1000, rank + 1));
+    EXPECT_WEIR(comm, weir_comm_set_stream(comm, stream.get()));
+    Gate gate(stream);
+    EXPECT_WEIR(
+        comm, weir_all_reduce(comm, data.data(), data.data(), 1000, WEIR_INT32, WEIR_SUM, nullptr));
+    std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+    here.meet(2);
+    gate.open();
+    stream.synchronize();
+    weir_result_t error = WEIR_OK;
+    EXPECT_WEIR(comm, weir_comm_async_error(comm, &error));
+    EXPECT_EQ(error, WEIR_OK) << weir_last_error(comm);
+    EXPECT_EQ(data.get(), std::vector<int>(1000, 3));
+  });
+}
+
 TEST(DeviceStreamsProcesses, DifferentCallsAreTold) {
   run_processes_on_device(2, [](weir_comm_t comm, int n, int rank) {
     expect_sum(comm, n, rank);

@@ -112,10 +112,12 @@ class DeviceSide {
     const StreamWatch* watch = watch_of(request);
     return watch != nullptr && !watch->running() && !watch->ended();
   }
-  // Its stream is in it, and a thread of its own watches its deadline.
+  // Its stream is in it, and a thread of its own watches its deadline; or will be, and nobody waits
+  // for it.
   static bool is_watched(const Request& request) {
     const StreamWatch* watch = watch_of(request);
-    return watch != nullptr && watch->running();
+    if (watch == nullptr) return false;
+    return watch->running() || (request.device->detached && !watch->ended());
   }
 
   // The last call: waits, for a bounded time, until the device releases the buffers.
