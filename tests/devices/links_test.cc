@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <functional>
 #include <string>
@@ -97,6 +99,44 @@ TEST(DeviceLinks, LargeReductionsGoAlongTheRingsUnlessTheyAreInTheOrderOfTheRank
         },
         config);
   }
+}
+
+// The stream of rank 5 stands before the call: all others name it, not the ranks that wait as they
+// do, whichever of these they read of.
+TEST(DeviceLinks, ARankWhoseStreamIsLateIsNamedAtTheDeadline) {
+  std::atomic<bool> may_go_on{false};
+  std::atomic<int> told{0};
+  run_on_devices([&](int rank, weir_comm_t comm) {
+    EXPECT_EQ(weir_comm_set_timeout(comm, 1000), WEIR_OK);
+    cudaStream_t stream = nullptr;
+    ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
+    const OnDevice<float> data(std::vector<float>(kLarge, 1));
+    if (rank == 5) {
+      const auto wait = [](void* flag) { static_cast<std::atomic<bool>*>(flag)->wait(false); };
+      ASSERT_EQ(cudaLaunchHostFunc(stream, wait, &may_go_on), cudaSuccess);
+    }
+    ASSERT_EQ(weir_comm_set_stream(comm, stream), WEIR_OK);
+    ASSERT_EQ(
+        weir_all_reduce(comm, data.data(), data.data(), kLarge, WEIR_FLOAT32, WEIR_SUM, nullptr),
+        WEIR_OK);
+    weir_result_t error = WEIR_OK;
+    for (int i = 0; i < 2000 && error == WEIR_OK; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      EXPECT_EQ(weir_comm_async_error(comm, &error), WEIR_OK);
+    }
+    EXPECT_EQ(error, WEIR_ERROR_TIMEOUT);
+    if (rank != 5) {
+      EXPECT_THAT(weir_last_error(comm),
+                  testing::HasSubstr("; rank 5 has not come to it in its stream"));
+    }
+    if (++told == kRanks) {
+      may_go_on = true;
+      may_go_on.notify_all();
+    }
+    EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+    EXPECT_EQ(weir_comm_set_stream(comm, WEIR_NO_STREAM), WEIR_OK);
+    EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+  });
 }
 
 TEST(DeviceLinks, LargeCollectivesHoldTheirValues) {

@@ -215,6 +215,85 @@ TEST(DeviceStreamsProcesses, ALateStreamDoesNotCountForACallThatNobodyWaitsFor) 
   });
 }
 
+// Rank 1 makes the call, and its stream does not come to it.
+void expect_the_late_stream_named(weir_comm_t comm, int n, int rank, const SharedCounter& here,
+                                  bool in_graph, const std::string& wanted,
+                                  const std::function<void(int* data)>& call) {
+  expect_sum(comm, n, rank);
+  EXPECT_WEIR(comm, weir_comm_set_timeout(comm, 1000));
+  const Stream stream;
+  const DeviceArray<int> data(std::vector<int>(1000, 1));
+  EXPECT_WEIR(comm, weir_comm_set_stream(comm, stream.get()));
+  std::optional<Graph> graph;
+  if (in_graph) graph.emplace(stream, [&] { call(data.data()); });
+  here.meet(n);
+  std::optional<Gate> gate;
+  if (rank == 1) gate.emplace(stream);
+  in_graph ? graph->launch(stream) : call(data.data());
+  if (rank != 1) {
+    stream.synchronize();
+    weir_result_t error = WEIR_OK;
+    for (int i = 0; i < 1000 && error == WEIR_OK; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      EXPECT_WEIR(comm, weir_comm_async_error(comm, &error));
+    }
+    EXPECT_EQ(error, WEIR_ERROR_TIMEOUT);
+    const std::string text = weir_last_error(comm);
+    EXPECT_NE(text.find(wanted), text.npos) << text;
+  }
+  here.meet(2 * n);
+  if (rank == 1) gate->open();
+  stream.synchronize();
+}
+
+TEST(DeviceStreamsProcesses, ARankWhoseStreamIsLateIsNamedAtTheDeadline) {
+  for (const bool in_graph : {false, true}) {
+    const SharedCounter here;
+    run_processes_on_device(3, [&](weir_comm_t comm, int n, int rank) {
+      const char* const wanted =
+          in_graph ? "; it waits for rank 1" : "; rank 1 has not come to it in its stream";
+      expect_the_late_stream_named(comm, n, rank, here, in_graph, wanted, [&](int* data) {
+        EXPECT_WEIR(comm, weir_all_reduce(comm, data, data, 1000, WEIR_INT32, WEIR_SUM, nullptr));
+      });
+    });
+  }
+}
+
+// Rank 2 has done its part of the reduction and goes on: only rank 1 is late.
+TEST(DeviceStreamsProcesses, ARankThatHasPassedACallIsNotNamedAtTheDeadlineOfAnother) {
+  const SharedCounter here;
+  run_processes_on_device(3, [&](weir_comm_t comm, int n, int rank) {
+    const char* const wanted = "; rank 1 has not come to it in its stream";
+    expect_the_late_stream_named(comm, n, rank, here, false, wanted, [&](int* data) {
+      EXPECT_WEIR(comm, weir_reduce(comm, data, data, 1000, WEIR_INT32, WEIR_SUM, 0, nullptr));
+    });
+  });
+}
+
+TEST(DeviceStreamsProcesses, ARankInACollectiveOnMemoryOfTheHostIsToldSo) {
+  for (const bool is_mapped : {true, false}) {
+    run_processes_on_device(
+        3,
+        [](weir_comm_t comm, int n, int rank) {
+          expect_sum(comm, n, rank);
+          EXPECT_WEIR(comm, weir_comm_set_timeout(comm, rank == 1 ? 20'000 : 1000));
+          const DeviceArray<int> data(std::vector<int>(1000, 1));
+          std::vector<int> of_host(1000, 1);
+          int* const buffer = rank == 1 ? of_host.data() : data.data();
+          EXPECT_NE(weir_all_reduce(comm, buffer, buffer, 1000, WEIR_INT32, WEIR_SUM, nullptr),
+                    WEIR_OK);
+          const std::string text = weir_last_error(comm);
+          for (const char* word : {"rank 1 made no such call", "; rank 1 called all_reduce(int32",
+                                   "on memory of the host"}) {
+            EXPECT_NE(text.find(word), text.npos) << word << " on rank " << rank << ": " << text;
+          }
+        },
+        [&](int) {
+          return is_mapped ? Environment() : Environment{{"WEIR_TRANSPORT", "tcp"}};
+        });
+  }
+}
+
 TEST(DeviceStreamsProcesses, DifferentCallsAreTold) {
   run_processes_on_device(2, [](weir_comm_t comm, int n, int rank) {
     expect_sum(comm, n, rank);

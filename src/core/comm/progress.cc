@@ -388,6 +388,11 @@ std::vector<Rank> Communicator::lost_ranks() {
   return {lost.begin(), lost.end()};
 }
 
+std::string Communicator::calls_elsewhere(const std::vector<Rank>& ranks) {
+  const std::lock_guard lock(state_.lock);
+  return health_.calls_elsewhere(ranks);
+}
+
 Status Communicator::async_error() {
   Status status = health();
   if (!status.ok()) return status;

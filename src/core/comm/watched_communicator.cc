@@ -54,4 +54,9 @@ std::string WatchedCommunicator::message_hint(const std::vector<Rank>& ranks) {
       describe_ranks(waiting) + (waiting.size() == 1 ? " waits" : " wait"), kRule);
 }
 
+std::string WatchedCommunicator::collective_hint(const std::vector<Rank>& ranks) {
+  const std::lock_guard lock(lock_);
+  return comm_ == nullptr ? "" : comm_->calls_elsewhere(ranks);
+}
+
 }  // namespace weir::comm

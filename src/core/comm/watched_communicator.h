@@ -26,6 +26,7 @@ class WatchedCommunicator final : public StreamOwner {
   std::vector<Rank> lost_ranks() override;
   void give_up(const Status& why, const std::vector<Rank>& blamed) override;
   std::string message_hint(const std::vector<Rank>& ranks) override;
+  std::string collective_hint(const std::vector<Rank>& ranks) override;
   std::string queue_hint() override { return ""; }
 
  private:

@@ -51,6 +51,9 @@ class CommAsOwner final : public comm::StreamOwner {
     comm_->give_up(outcome_of(why));
   }
   std::string message_hint(const std::vector<Rank>&) override { return ""; }
+  std::string collective_hint(const std::vector<Rank>& ranks) override {
+    return comm_->weir()->comm->calls_elsewhere(ranks);
+  }
   std::string queue_hint() override {
     const Neighbors* neighbors = comm_->devices().neighbors().get();
     const cuda::Driver* driver = cuda::known_driver();

@@ -42,6 +42,10 @@ class Health {
   // Ranks whose process has ended, that have left, or that an operation waited for in vain, here or
   // on a peer.
   void collect_lost(std::set<Rank>* lost);
+  // See StreamOwner::collective_hint.
+  std::string calls_elsewhere(const std::vector<Rank>& ranks) const {
+    return texts_.calls_elsewhere(ranks);
+  }
   // Checks that all ranks except `out`, which take part in a shrink, are alive as far as this rank
   // knows. A rank that has died or left since the list was made is reported now, not at the
   // deadline.

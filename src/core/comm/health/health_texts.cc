@@ -181,6 +181,29 @@ std::string HealthTexts::absence_of(const Request& request, const std::vector<Ra
                             engine::describe(latest_line->what.load(), latest_line->count.load()));
 }
 
+std::string HealthTexts::calls_elsewhere(const std::vector<Rank>& ranks) const {
+  const engine::Context& context = state_.context;
+  const uint64_t next = context.sequence + 1;
+  if (reports_.on_board()) reports_.look_at_board(now_ns(), 0);
+  std::string text;
+  const auto add = [&](Rank rank, uint64_t what, uint64_t count) {
+    text += fmt::format("; rank {} called {} on memory of the host", rank,
+                        engine::describe(what, count));
+  };
+  for (const Rank p : ranks) {
+    if (p == context.rank) continue;
+    if (context.mapped()) {
+      const auto& line = context.control(p).descriptor[next % engine::kDescriptorCount];
+      if (line.sequence.load(std::memory_order_acquire) != next) continue;
+      add(p, line.what.load(), line.count.load());
+    } else if (const HealthReport* report = reports_.report_of(p);
+               report != nullptr && report->sequence >= next) {
+      add(p, report->what, report->count);
+    }
+  }
+  return text;
+}
+
 std::string HealthTexts::silence_of(const std::vector<Rank>& ranks) const {
   const uint64_t silent = wait_time_.silent_ns(reports_.heard_ns(ranks[0]), now_ns());
   std::string text;

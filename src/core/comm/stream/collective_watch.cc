@@ -35,17 +35,16 @@ void CollectiveWatch::note_begun() {
 }
 
 void CollectiveWatch::note_ended() {
+  note_running();
   if (record() != nullptr && number_ != 0) record()->ended(number_);
 }
 
+void CollectiveWatch::note_running() {
+  if (number_ != 0) memory().flags().reached(memory().rank()).store(number_);
+}
+
 void CollectiveWatch::record_wait(uint64_t since_ns) const {
-  if (number_ == 0) return;
-  std::vector<Rank> awaited = late_ranks();
-  // A schedule's flags do not tell which ranks its messages come from.
-  if (awaited.empty() && way_.schedule == nullptr) {
-    awaited = memory().silent_ranks(words_.fingerprint);
-  }
-  record()->waits(number_, words_, way_, since_ns, awaited);
+  if (number_ != 0) record()->waits(number_, words_, way_, since_ns, late_ranks());
 }
 
 void CollectiveWatch::release() {
@@ -93,22 +92,37 @@ bool CollectiveWatch::finds_fault() {
 }
 
 std::string CollectiveWatch::late_text() const {
+  if (in_graph()) {
+    const std::vector<Rank> silent = memory().silent_among(writers_);
+    return silent.empty() ? "" : fmt::format("; it waits for {}", describe_ranks(silent));
+  }
+  const std::vector<Rank> absent = absent_ranks();
+  if (!absent.empty()) {
+    return fmt::format("; {} made no such call on memory of a device{}", describe_ranks(absent),
+                       owner().collective_hint(absent));
+  }
   const std::vector<Rank> late = late_ranks();
-  return late.empty() ? "" : fmt::format("; {} made no such call", describe_ranks(late));
+  if (late.empty()) return "";
+  return fmt::format("; {} {} not come to it in {}", describe_ranks(late),
+                     late.size() == 1 ? "has" : "have",
+                     late.size() == 1 ? "its stream" : "their streams");
 }
 
 std::vector<Rank> CollectiveWatch::late_ranks() const {
-  if (number_ == 0) return {};
-  std::vector<Rank> late;
+  std::vector<Rank> late = absent_ranks();
+  if (!late.empty()) return late;
   for (Rank rank = 0; rank < memory().rank_count(); ++rank) {
-    uint64_t what = 0;
-    uint64_t count = 0;
-    uint32_t fingerprint = 0;
-    if (!memory().flags().read_call(rank, number_, &what, &count, &fingerprint)) {
-      late.push_back(rank);
-    }
+    if (memory().flags().reached(rank).load() < number_) late.push_back(rank);
   }
   return late;
+}
+
+std::vector<Rank> CollectiveWatch::absent_ranks() const {
+  std::vector<Rank> absent;
+  for (Rank rank = 0; rank < memory().rank_count(); ++rank) {
+    if (number_ != 0 && !memory().flags().has_called(rank, number_)) absent.push_back(rank);
+  }
+  return absent;
 }
 
 }  // namespace weir::comm

@@ -23,12 +23,14 @@ class CollectiveWatch : public StreamWatch {
       : StreamWatch(std::move(watched)),
         words_(call.words()),
         way_(call.way()),
-        bytes_(call.bytes()) {}
+        bytes_(call.bytes()),
+        writers_(call.writers()) {}
 
   size_t order() const override { return 0; }
   // Tells the peers.
   void note_begun() override;
   void note_ended() override;
+  void note_running() override;
 
  private:
   uint64_t progress_mark() const override { return memory().progress_mark(); }
@@ -37,12 +39,15 @@ class CollectiveWatch : public StreamWatch {
   std::vector<Rank> needed_of(const std::vector<Rank>& gone) const override { return gone; }
   std::string late_text() const override;
   void record_wait(uint64_t since_ns) const override;
-  // Those that have made no such call.
+  // Those that have made no such call; if all have, those whose streams have not come to it. Of a
+  // graph it is not known.
   std::vector<Rank> late_ranks() const override;
+  std::vector<Rank> absent_ranks() const;  // that have made no such call
 
   const CallWords words_;
   const CallWay way_;
   const uint64_t bytes_;
+  const std::vector<Rank> writers_;
   bool is_captured_ = false;
   std::atomic<uint64_t> number_{0};  // StreamMemory::next_call; 0: not begun, or in a graph
 };

@@ -214,6 +214,15 @@ Status StreamCall::prepare_reduction(const engine::Call& call, const void* facto
   return {};
 }
 
+std::vector<Rank> StreamCall::writers() const {
+  if (schedule_ != nullptr) return schedule_->writers();
+  std::vector<Rank> writers;
+  for (Rank rank = 0; rank < memory_->rank_count(); ++rank) {
+    if (program_.awaits(rank)) writers.push_back(rank);
+  }
+  return writers;
+}
+
 void StreamCall::check_first(std::function<void()> check) {
   if (host_copies_ == nullptr) host_copies_ = std::make_shared<HostCopies>();
   host_copies_->check = std::move(check);

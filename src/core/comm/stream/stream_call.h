@@ -96,6 +96,8 @@ class StreamCall {
   uint64_t bytes() const { return call_words_.count * element_bytes_; }
   // Of the call and the places of its buffers in windows.
   const CallWords& words() const { return call_words_; }
+  // The ranks for whose data the stream waits.
+  std::vector<Rank> writers() const;
   // nullptr: there are none.
   const std::shared_ptr<HostCopies>& host_copies() const { return host_copies_; }
 

@@ -16,7 +16,8 @@
 //   0             64                users: ranks that have it and have not left; uses before
 //   64            n * 64 * 32       records of calls of each rank: number, what, count, fingerprint
 //   after those   flag_count * 64   flags, one in each cache line
-//   after those   n * 64            of each rank: not 0 stops its kernels that move messages
+//   after those   n * 64            of each rank: 4 bytes, of which not 0 stops its kernels that
+//                                   move messages; at 8, the last call that its stream has come to
 //   after those   n * n * 8 * 128   lanes of messages, of each writer and reader
 //
 // Thread-safe, except that a rank's records have one writer.
@@ -82,6 +83,10 @@ class StreamFlags {
   std::atomic<uint32_t>& stop(Rank rank) const {
     return *reinterpret_cast<std::atomic<uint32_t>*>(memory_ + offset_of_stop(rank));
   }
+  // The last call that the rank's stream has come to, as far as its thread that watches has seen.
+  std::atomic<uint64_t>& reached(Rank rank) const {
+    return *reinterpret_cast<std::atomic<uint64_t>*>(memory_ + offset_of_stop(rank) + 8);
+  }
   // Of the messages of a pair: kernels::kMessageLanes.
   uint64_t offset_of_lanes(Rank writer, Rank reader) const {
     return stops_offset() + uint64_t{rank_count_} * kLine +
@@ -94,6 +99,10 @@ class StreamFlags {
   // False: the rank has not made a call of that number, or so many since that it is forgotten.
   bool read_call(Rank rank, uint64_t number, uint64_t* what, uint64_t* count,
                  uint32_t* fingerprint) const;
+  // Also where it is forgotten.
+  bool has_called(Rank rank, uint64_t number) const {
+    return record(rank, number).number.load(std::memory_order_acquire) >= number;
+  }
 
  private:
   static constexpr uint64_t kLine = 64;

@@ -205,18 +205,17 @@ void StreamMemory::release(uint32_t fingerprint) const {
   for_each_message_flag([&](std::atomic<uint32_t>& flag) { flag.store(fingerprint); });
 }
 
-std::vector<Rank> StreamMemory::silent_ranks(uint32_t fingerprint) const {
-  const Rank n = rank_count();
+std::vector<Rank> StreamMemory::silent_among(const std::vector<Rank>& writers) const {
   std::vector<Rank> silent;
-  for (Rank peer = 0; peer < n; ++peer) {
-    bool any = peer == rank_;
+  for (const Rank writer : writers) {
+    bool any = false;
     for (uint32_t phase = 0; phase < StreamProgram::kPhases; ++phase) {
       for (uint32_t slot = 0; slot < StreamProgram::kSlots; ++slot) {
-        const uint32_t flag = StreamProgram::full_flag(n, phase, slot, peer, rank_);
-        any = any || flags_->flag(flag).load() == fingerprint;
+        const uint32_t empty = StreamProgram::empty_flag(rank_count(), phase, slot, writer, rank_);
+        any = any || flags_->flag(empty).load() == 0;
       }
     }
-    if (!any) silent.push_back(peer);
+    if (!any) silent.push_back(writer);
   }
   return silent;
 }

@@ -96,8 +96,9 @@ class StreamMemory {
   void release(uint32_t fingerprint) const;
   // Ends this rank's kernels that move messages, now and later.
   void stop_messages() const { flags_->stop(rank_).store(1, std::memory_order_release); }
-  // Other ranks of which no data are here yet in a call with this fingerprint.
-  std::vector<Rank> silent_ranks(uint32_t fingerprint) const;
+  // Of these, which the stream of this rank waits for, those that have put nothing into slots that
+  // it has not given back.
+  std::vector<Rank> silent_among(const std::vector<Rank>& writers) const;
   // Changes with every flag that this rank's collectives wait for.
   uint64_t progress_mark() const;
 

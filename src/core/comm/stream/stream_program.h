@@ -125,6 +125,8 @@ class StreamProgram {
   size_t step_count() const { return rounds_ * kStepsOfRound + (call_.in_windows ? 1 : 0); }
   // The operations of a step, in order.
   void step(size_t index, std::vector<StreamOp>* ops) const;
+  // Whether this rank waits for data of another.
+  bool awaits(Rank writer) const { return flows(0, writer, rank_) || flows(1, writer, rank_); }
   // Whether this rank reads the send buffer, and writes the receive buffer.
   bool sends() const;
   bool receives() const { return receives(rank_); }

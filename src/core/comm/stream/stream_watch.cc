@@ -61,6 +61,7 @@ void StreamWatch::look() {
     release();
     return;
   }
+  note_running();
   const uint64_t mark = progress_mark();
   if (!seen_ || mark != mark_) {
     if (std::exchange(waits_, false)) record()->waits_no_more();

@@ -62,6 +62,8 @@ class StreamWatch {
   virtual void note_begun() = 0;
   // After `ended`.
   virtual void note_ended() = 0;
+  // Its stream is in it; may be repeated.
+  virtual void note_running() {}
 
   // The stream has passed it; never true in a graph. Stays true, whatever becomes of the words. Any
   // thread.
