@@ -241,6 +241,39 @@ TEST(Kills, ThatTakeTheirTimeAreNamedByAll) {
   EXPECT_EQ(statuses, (std::vector<int>{128 + SIGKILL, 0, 0, 0}));
 }
 
+// Also where no operation has met the death before, and for a rank that comes before it.
+TEST(Kills, AreNamedBySplitAtOnce) {
+  weir_comm_config_t config = WEIR_COMM_CONFIG_INIT;
+  config.timeout_ms = kTimeoutMs;
+  const auto body = [](int rank, weir_comm_t comm) {
+    if (rank == 2) {
+      usleep(300'000);
+      kill(getpid(), SIGKILL);
+    }
+    if (rank == 1) usleep(1'000'000);
+    const auto start = Clock::now();
+    weir_comm_t made = nullptr;
+    EXPECT_EQ(weir_comm_split(comm, 0, rank, nullptr, &made), WEIR_ERROR_PEER_LOST);
+    EXPECT_LT(Clock::now() - start, std::chrono::seconds(10));
+    const std::string told = weir_last_error(comm);
+    EXPECT_NE(told.find("rank 2 died before all ranks had called weir_comm_split"), told.npos)
+        << told;
+    // The communicator is as it was, but for that rank.
+    const int lost = 2;
+    ASSERT_EQ(weir_comm_shrink(comm, &lost, 1, nullptr, &made), WEIR_OK) << weir_last_error(comm);
+    EXPECT_EQ(weir_comm_destroy(made), WEIR_OK);
+  };
+  for (const bool one_host : {true, false}) {
+    const std::vector<int> statuses = run_processes_each(
+        kRanks, body,
+        [&](int rank) {
+          return Environment{{"WEIR_HOST_ID", one_host ? "0" : std::to_string(rank)}};
+        },
+        config);
+    EXPECT_EQ(statuses, (std::vector<int>{0, 0, 128 + SIGKILL, 0}));
+  }
+}
+
 TEST(Kills, AtAnyMomentLeaveSurvivorsThatGoOn) {
   const auto seed = static_cast<unsigned>(number_from("WEIR_TEST_SEED", 1));
   const int rounds = number_from("WEIR_TEST_ROUNDS", 20);

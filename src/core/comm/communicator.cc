@@ -626,8 +626,7 @@ Status Communicator::add_program(const std::string& name, std::string_view text,
   }
   const int64_t timeout = timeout_ms();
   const uint64_t deadline_ns = now_ns() + static_cast<uint64_t>(timeout) * 1'000'000u;
-  JoinOptions joining;
-  joining.remedy = fmt::format("every rank of '{}' must call weir_comm_add_program", state_.name);
+  const JoinOptions joining = joining_in("weir_comm_add_program");
   auto bootstrap = Bootstrap::join(state_.secret.derive(fmt::format("program {}", number)), rank(),
                                    rank_count(), deadline_ns, place_of(0), joining);
   if (!bootstrap.ok()) return bootstrap.status();
@@ -669,10 +668,8 @@ Result<OneSided*> Communicator::open_one_sided() {
   options.name = name() + "/windows";
   options.host_memory = true;
   options.recorded = false;  // its operations are in the owner's record
-  JoinOptions joining;
-  joining.remedy = fmt::format("every rank of '{}' must call weir_window_create", name());
-  auto made =
-      create(state_.secret.derive("windows"), rank(), rank_count(), options, place_of(0), joining);
+  auto made = create(state_.secret.derive("windows"), rank(), rank_count(), options, place_of(0),
+                     joining_in("weir_window_create"));
   if (!made.ok()) return made.status();
   std::unique_ptr<Communicator> carrier = made.take();
   {
@@ -699,97 +696,6 @@ void Communicator::close_one_sided() {
   inner_.store(nullptr);
   one_sided_->carrier().outer_.store(nullptr);
   one_sided_.reset();
-}
-
-namespace {
-
-struct SplitEntry {
-  int color;
-  int key;
-};
-
-}  // namespace
-
-Result<std::unique_ptr<Communicator>> Communicator::split(int color, int key,
-                                                          const CommOptions& options) {
-  uint64_t number;
-  {
-    std::lock_guard lock(state_.lock);
-    number = split_count_++;
-  }
-  const std::string label = fmt::format("split {}", number);
-  const int64_t timeout_ms = options.timeout_ms > 0 ? options.timeout_ms : state_.timeout_ms.load();
-  const uint64_t deadline_ns = now_ns() + static_cast<uint64_t>(timeout_ms) * 1'000'000u;
-  JoinOptions joining;
-  joining.remedy = fmt::format("every rank of '{}' must call weir_comm_split", state_.name);
-  auto bootstrap = Bootstrap::join(state_.secret.derive(label), rank(), rank_count(), deadline_ns,
-                                   place_of(0), joining);
-  if (!bootstrap.ok()) return bootstrap.status().with_context("split of '" + state_.name + "'");
-  const SplitEntry mine{color, key};
-  auto blobs = bootstrap.value()->all_gather(
-      std::string_view(reinterpret_cast<const char*>(&mine), sizeof mine), deadline_ns);
-  if (!blobs.ok()) return blobs.status().with_context("split of '" + state_.name + "'");
-  if (color < 0) return std::unique_ptr<Communicator>();
-  std::vector<std::pair<int, Rank>> members;  // (key, old rank)
-  for (Rank p = 0; p < rank_count(); ++p) {
-    SplitEntry entry{};
-    if (blobs.value()[p].size() != sizeof entry) {
-      return Status(Code::kRefused, fmt::format("rank {} sent a split entry of {} bytes, not {}", p,
-                                                blobs.value()[p].size(), sizeof entry));
-    }
-    std::memcpy(&entry, blobs.value()[p].data(), sizeof entry);
-    if (entry.color == color) members.emplace_back(entry.key, p);
-  }
-  std::sort(members.begin(), members.end());
-  const auto self = std::find_if(members.begin(), members.end(),
-                                 [&](const auto& member) { return member.second == rank(); });
-  CommOptions child = options;
-  child.timeout_ms = timeout_ms;
-  if (child.name.empty()) child.name = fmt::format("{}/{}.{}", state_.name, number, color);
-  return create(state_.secret.derive(fmt::format("{} color {}", label, color)),
-                static_cast<Rank>(self - members.begin()), static_cast<Rank>(members.size()), child,
-                place_of(members[0].second));
-}
-
-Result<std::unique_ptr<Communicator>> Communicator::shrink(std::span<const Rank> excluded,
-                                                           const CommOptions& options) {
-  std::set<Rank> out(excluded.begin(), excluded.end());
-  for (const Rank r : out) {
-    if (r >= rank_count()) {
-      return invalid_argument(
-          fmt::format("shrink: excluded rank {} does not exist in a communicator of {} ranks", r,
-                      rank_count()));
-    }
-  }
-  if (out.count(rank()) != 0) {
-    return invalid_argument(fmt::format("shrink: rank {} excludes itself", rank()));
-  }
-  // The list is part of the name: ranks that disagree on it do not meet, and the deadline names
-  // them. Each list has its own count: a rank that was left out of one shrink may take part in
-  // another.
-  std::string without;
-  for (const Rank r : out) without += fmt::format(" {}", r);
-  uint64_t number;
-  {
-    std::lock_guard lock(state_.lock);
-    number = shrink_counts_[without]++;
-  }
-  const std::string label = fmt::format("shrink {} without{}", number, without);
-  Rank new_rank = 0;
-  for (Rank r = 0; r < rank(); ++r) new_rank += out.count(r) == 0;
-  Rank first = 0;
-  while (out.count(first) != 0) ++first;
-  CommOptions child = options;
-  if (child.timeout_ms <= 0) child.timeout_ms = state_.timeout_ms.load();
-  if (child.name.empty()) child.name = fmt::format("{}/shrunk{}", state_.name, number);
-  JoinOptions joining;
-  joining.still_possible = [&] { return health_.check_survivors(out); };
-  joining.remedy = fmt::format(
-      "all ranks of '{}'{} must call weir_comm_shrink and exclude the same ranks; also exclude "
-      "ranks that will not call it",
-      state_.name, out.empty() ? "" : " except " + describe_ranks({out.begin(), out.end()}));
-  return create(state_.secret.derive(label), new_rank, rank_count() - static_cast<Rank>(out.size()),
-                child, place_of(first), joining);
 }
 
 }  // namespace weir::comm

@@ -203,6 +203,9 @@ class Communicator {
   // ---- Making: communicator.cc
   Status join(const Secret& secret, Rank rank, Rank rank_count, const CommOptions& options,
               const Place& place, JoinOptions joining);
+  // Of all ranks but `others`, in a call that they make together: one that has died or left ends it
+  // at once.
+  JoinOptions joining_in(const char* call, const std::set<Rank>& others = {});
   Status open_network(bool leaves_host);
   // WEIR_OK, or the error that the bootstrap has heard from another rank meanwhile; its text
   // becomes the transport's error.

@@ -461,7 +461,7 @@ void Health::collect_lost(std::set<Rank>* lost) {
   }
 }
 
-Status Health::check_survivors(const std::set<Rank>& out) {
+Status Health::check_survivors(const std::set<Rank>& out, const char* call, const char* remedy) {
   const std::lock_guard lock(state_.lock);
   reports_.look(now_ns());
   std::vector<Rank> lost;
@@ -470,11 +470,8 @@ Status Health::check_survivors(const std::set<Rank>& out) {
     if (reports_.has_ended(p) || reports_.is_gone(p)) lost.push_back(p);
   }
   if (lost.empty()) return Status();
-  return Status(
-      Code::kPeerLost,
-      fmt::format("shrink of '{}': {} before all ranks had called weir_comm_shrink; call "
-                  "weir_comm_lost_ranks again and exclude {} as well",
-                  state_.name, texts_.describe_lost(lost), lost.size() == 1 ? "it" : "them"));
+  return Status(Code::kPeerLost, fmt::format("{} before all ranks had called {}; {}",
+                                             texts_.describe_lost(lost), call, remedy));
 }
 
 }  // namespace weir::comm

@@ -46,10 +46,9 @@ class Health {
   std::string calls_elsewhere(const std::vector<Rank>& ranks) const {
     return texts_.calls_elsewhere(ranks);
   }
-  // Checks that all ranks except `out`, which take part in a shrink, are alive as far as this rank
-  // knows. A rank that has died or left since the list was made is reported now, not at the
-  // deadline.
-  Status check_survivors(const std::set<Rank>& out);
+  // Checks that all ranks except `out`, which take part in `call`, are alive as far as this rank
+  // knows: one that has died or left is reported now, not at the deadline.
+  Status check_survivors(const std::set<Rank>& out, const char* call, const char* remedy);
   // Takes no lock: peers that share no memory with this rank hear of it by `tell_failure`.
   // `revokes`: that is what the peers are told.
   void abort(bool revokes = false);
