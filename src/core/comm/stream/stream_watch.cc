@@ -101,16 +101,16 @@ bool StreamWatch::finds_loss(Clock::time_point now) {
 void StreamWatch::check_stuck(Clock::time_point now) {
   // First, since each rank finds it by itself, and the first one tells the others.
   if (finds_fault()) return;
-  if (call_.owner->hears_of_error()) return;
   const auto waited = now - since_;
-  if (waited >= kGonePatience) {
-    const std::vector<Rank> lost = needed_of(call_.owner->lost_ranks());
-    if (!lost.empty()) {
-      fail(Code::kPeerLost,
-           fmt::format("{} died or left before this rank had what it needs", describe_ranks(lost)),
-           lost);
-      return;
-    }
+  std::vector<Rank> lost;
+  if (waited >= kGonePatience) lost = needed_of(call_.owner->lost_ranks());
+  // After the ranks: a peer's error may have blamed some of them.
+  if (call_.owner->hears_of_error()) return;
+  if (!lost.empty()) {
+    fail(Code::kPeerLost,
+         fmt::format("{} died or left before this rank had what it needs", describe_ranks(lost)),
+         lost);
+    return;
   }
   if (call_.timeout_ms > 0 && waited >= milliseconds(call_.timeout_ms)) {
     fail(Code::kTimeout,
