@@ -7,9 +7,13 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <functional>
 #include <iterator>
 #include <optional>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "devices/streams_cases.h"
 
@@ -305,6 +309,107 @@ TEST(DeviceStreamsProcesses, DifferentCallsAreTold) {
     const std::string text = weir_last_error(comm);
     EXPECT_NE(text.find("the ranks made different calls"), std::string::npos) << text;
     EXPECT_NE(text.find("count 999"), std::string::npos) << text;
+  });
+}
+
+// Calls with a root of which the first one differs on rank 1, and ends on all ranks.
+struct RootedCalls {
+  std::function<weir_result_t(weir_comm_t, bool differs, const int* from, int* to)> call;
+  std::function<int(int n, int k)> expected;
+  bool to_root;                    // rank 0
+  std::vector<const char*> words;  // of the text
+};
+
+constexpr size_t kRootedCount = 100;
+
+std::vector<RootedCalls> rooted_calls() {
+  const auto of_rank_0 = [](int, int k) { return 10 * k; };
+  const auto broadcast = [](weir_comm_t comm, int root, const int* from, int* to) {
+    return weir_broadcast(comm, from, to, kRootedCount, WEIR_INT32, root, nullptr);
+  };
+  const auto reduce = [](weir_comm_t comm, const int* from, int* to) {
+    return weir_reduce(comm, from, to, kRootedCount, WEIR_INT32, WEIR_SUM, 0, nullptr);
+  };
+  return {
+      {[=](weir_comm_t comm, bool differs, const int* from, int* to) {
+         return broadcast(comm, differs ? 1 : 0, from, to);
+       },
+       of_rank_0,
+       false,
+       {"root 0", "root 1"}},
+      {[](weir_comm_t comm, bool differs, const int* from, int* to) {
+         return weir_scatter(comm, from, to, kRootedCount, WEIR_INT32, differs ? 1 : 0, nullptr);
+       },
+       of_rank_0,
+       false,
+       {"root 0", "root 1"}},
+      // What rank 1 leaves for the root is no part of the next sum.
+      {[=, first = true](weir_comm_t comm, bool differs, const int* from, int* to) mutable {
+         const bool broadcasts = std::exchange(first, false) && !differs;
+         return broadcasts ? broadcast(comm, 0, from, to) : reduce(comm, from, to);
+       },
+       [](int n, int k) { return n * 10 * k + n * (n - 1) / 2; },
+       true,
+       {"broadcast(", "reduce("}},
+  };
+}
+
+void expect_no_earlier_data(weir_comm_t comm, int n, int rank, const RootedCalls& calls) {
+  const DeviceArray<int> sent(std::vector<int>(kRootedCount * static_cast<size_t>(n), 0));
+  const DeviceArray<int> received(std::vector<int>(kRootedCount, 0));
+  weir_result_t result = WEIR_OK;
+  for (int k = 0; k < 4 && result == WEIR_OK; ++k) {
+    sent.set(std::vector<int>(sent.get().size(), 10 * k + rank));
+    result = calls.call(comm, k == 0 && rank == 1, sent.data(), received.data());
+    if (result == WEIR_OK && k > 0 && (rank == 0 || !calls.to_root)) {
+      EXPECT_EQ(received.get(), std::vector<int>(kRootedCount, calls.expected(n, k)))
+          << k << " on " << rank;
+    }
+  }
+  weir_result_t error = WEIR_OK;
+  for (int i = 0; i < 1000 && error == WEIR_OK; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    EXPECT_WEIR(comm, weir_comm_async_error(comm, &error));
+  }
+  EXPECT_EQ(error, WEIR_ERROR_MISMATCH) << weir_last_error(comm);
+  const std::string text = weir_last_error(comm);
+  EXPECT_NE(text.find("the ranks made different calls as collective 1"), text.npos) << text;
+  for (const char* word : calls.words) EXPECT_NE(text.find(word), text.npos) << text;
+}
+
+TEST(DeviceStreamsProcesses, NoCallIsGivenTheDataOfAnEarlierOneThatDiffered) {
+  for (const RootedCalls& calls : rooted_calls()) {
+    const SharedCounter here;
+    run_processes_on_device(3, [&](weir_comm_t comm, int n, int rank) {
+      weir_comm_t made = nullptr;
+      ASSERT_WEIR(comm, weir_comm_split(comm, 0, rank, nullptr, &made));
+      expect_no_earlier_data(made, n, rank, calls);
+      here.meet(n);
+      EXPECT_WEIR(made, weir_comm_destroy(made));
+    });
+  }
+}
+
+// Those without a root may be in a graph on some ranks only.
+TEST(DeviceStreamsProcesses, AGraphMeetsCallsWithoutARootAmongThoseWithOne) {
+  run_processes_on_device(3, [](weir_comm_t comm, int n, int rank) {
+    const Stream stream;
+    const DeviceArray<int> data(std::vector<int>(1000, 0));
+    EXPECT_WEIR(comm, weir_comm_set_stream(comm, stream.get()));
+    const auto sum = [&] {
+      EXPECT_WEIR(comm, weir_all_reduce(comm, data.data(), data.data(), 1000, WEIR_INT32, WEIR_SUM,
+                                        nullptr));
+    };
+    std::optional<Graph> graph;
+    if (rank != 1) graph.emplace(stream, sum);
+    for (int k = 0; k < 5; ++k) {
+      data.set(std::vector<int>(1000, rank + k));
+      rank != 1 ? graph->launch(stream) : sum();
+      EXPECT_WEIR(comm,
+                  weir_broadcast(comm, data.data(), data.data(), 1000, WEIR_INT32, k % n, nullptr));
+      stream.synchronize();
+      EXPECT_EQ(data.get(), std::vector<int>(1000, n * k + n * (n - 1) / 2));
+    }
   });
 }
 

@@ -256,14 +256,18 @@ Outcome prepare_collectives(const Driver& driver, const Batch& batch,
     if (!outcome.ok()) return outcome;
   }
   comm::WatchedCall watched = watched_call(part, batch, {chain.words, TaskChain::kCollectives});
+  uint64_t rooted_number = memory->rooted_call_count();
   for (const Operation& it : operations) {
     if (++chain.last_call == 0) ++chain.last_call;
     StreamedCall made;
     const engine::Call call = core_call(it);
     const void* const factor = it.factor.has_value() ? it.factor->device_scalar : nullptr;
-    Outcome outcome = outcome_of(comm::StreamCall::make(it.function, call, factor, memory,
-                                                        part.stream, watched.words, chain.last_call,
-                                                        &chain.pinned, &made.call));
+    // They begin in this order.
+    const bool counts = !batch.capture.active && comm::is_rooted(call);
+    if (counts) ++rooted_number;
+    Outcome outcome = outcome_of(comm::StreamCall::make(
+        it.function, call, factor, memory, part.stream, watched.words, chain.last_call,
+        counts ? rooted_number : 0, &chain.pinned, &made.call));
     if (!outcome.ok()) return outcome;
     made.position = positions[part.streamed.size()];
     name_call(it, chain.last_call, &watched);

@@ -261,9 +261,12 @@ Status DeviceStreams::enqueue_in(const Request& request, const char* function, c
   watched.number = chain.number_latest;
   watched.in_graph = graph != nullptr;
   watched.timeout_ms = request.timeout_ms;
+  const bool counts = graph == nullptr && is_rooted(request.call);
+  const uint64_t rooted_number = counts ? parts_.memory->rooted_call_count() + 1 : 0;
   std::unique_ptr<StreamCall> call;
   WEIR_RETURN_IF_ERROR(StreamCall::make(function, request.call, nullptr, parts_.memory, stream,
-                                        watched.words, watched.number, &chain.pinned, &call));
+                                        watched.words, watched.number, rooted_number, &chain.pinned,
+                                        &call));
   if (graph != nullptr) call->repeats();
   if (explains_) {
     explain(request.call, call->way().text() + (graph == nullptr ? "" : ", captured into a graph"));

@@ -23,11 +23,14 @@ constexpr std::chrono::microseconds kReleasePause{20};
 
 void CollectiveWatch::note_begun() {
   if (in_graph()) {
-    if (!std::exchange(is_captured_, true)) record_capture(bytes_);
+    if (std::exchange(is_captured_, true)) return;
+    memory().flags().captured(memory().rank()).fetch_add(1);
+    record_capture(bytes_);
     return;
   }
   if (number_ != 0) return;
   const uint64_t number = memory().next_call();
+  if (has_root_) memory().next_rooted_call();
   memory().flags().note_call(memory().rank(), number, words_.what, words_.count,
                              words_.fingerprint);
   if (record() != nullptr) record()->begun(number, words_);
@@ -54,9 +57,33 @@ void CollectiveWatch::release() {
   }
 }
 
-// Ranks whose call of this number is another one.
+bool CollectiveWatch::is_numbered() const {
+  const StreamFlags& flags = memory().flags();
+  for (Rank rank = 0; rank < memory().rank_count(); ++rank) {
+    if (flags.captured(rank).load() != flags.captured(memory().rank()).load()) return false;
+  }
+  return number_ != 0;
+}
+
+// Earlier calls, too: one that differed may have ended on some ranks.
 bool CollectiveWatch::finds_fault() {
-  if (number_ == 0) return false;
+  if (!is_numbered()) return false;
+  const uint64_t latest = number_;
+  const uint64_t first =
+      latest > StreamFlags::kRecords ? latest - StreamFlags::kRecords + 1 : uint64_t{1};
+  for (uint64_t number = first; number <= latest; ++number) {
+    if (finds_fault_in(number)) return true;
+  }
+  return false;
+}
+
+// Ranks whose call of a number is another one.
+bool CollectiveWatch::finds_fault_in(uint64_t number) {
+  CallWords mine = words_;
+  if (number != number_ && !memory().flags().read_call(memory().rank(), number, &mine.what,
+                                                       &mine.count, &mine.fingerprint)) {
+    return false;
+  }
   std::map<std::string, std::vector<Rank>> calls;
   const StreamFlags& flags = memory().flags();
   bool any = false;
@@ -65,10 +92,10 @@ bool CollectiveWatch::finds_fault() {
     uint64_t what = 0;
     uint64_t count = 0;
     uint32_t fingerprint = 0;
-    if (!flags.read_call(rank, number_, &what, &count, &fingerprint)) continue;
-    const bool differs = what != words_.what || count != words_.count;
+    if (!flags.read_call(rank, number, &what, &count, &fingerprint)) continue;
+    const bool differs = what != mine.what || count != mine.count;
     any = any || differs;
-    if (!differs && fingerprint != words_.fingerprint) elsewhere.push_back(rank);
+    if (!differs && fingerprint != mine.fingerprint) elsewhere.push_back(rank);
     calls[engine::describe(what, count)].push_back(rank);
   }
   if (!any && !elsewhere.empty()) {
@@ -80,7 +107,9 @@ bool CollectiveWatch::finds_fault() {
     return true;
   }
   if (!any) return false;
-  std::string text = "the ranks made different calls:";
+  const std::string which =
+      number == number_ ? "" : fmt::format(" as collective {} (this one is {})", number, number_);
+  std::string text = fmt::format("the ranks made different calls{}:", which);
   for (const auto& [what, ranks] : calls) {
     text += fmt::format(" {} called {};", describe_ranks(ranks), what);
   }
@@ -92,7 +121,7 @@ bool CollectiveWatch::finds_fault() {
 }
 
 std::string CollectiveWatch::late_text() const {
-  if (in_graph()) {
+  if (!is_numbered()) {
     const std::vector<Rank> silent = memory().silent_among(writers_);
     return silent.empty() ? "" : fmt::format("; it waits for {}", describe_ranks(silent));
   }
@@ -109,6 +138,7 @@ std::string CollectiveWatch::late_text() const {
 }
 
 std::vector<Rank> CollectiveWatch::late_ranks() const {
+  if (!is_numbered()) return {};
   std::vector<Rank> late = absent_ranks();
   if (!late.empty()) return late;
   for (Rank rank = 0; rank < memory().rank_count(); ++rank) {
@@ -120,7 +150,7 @@ std::vector<Rank> CollectiveWatch::late_ranks() const {
 std::vector<Rank> CollectiveWatch::absent_ranks() const {
   std::vector<Rank> absent;
   for (Rank rank = 0; rank < memory().rank_count(); ++rank) {
-    if (number_ != 0 && !memory().flags().has_called(rank, number_)) absent.push_back(rank);
+    if (!memory().flags().has_called(rank, number_)) absent.push_back(rank);
   }
   return absent;
 }

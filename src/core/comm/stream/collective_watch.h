@@ -24,6 +24,7 @@ class CollectiveWatch : public StreamWatch {
         words_(call.words()),
         way_(call.way()),
         bytes_(call.bytes()),
+        has_root_(call.has_root()),
         writers_(call.writers()) {}
 
   size_t order() const override { return 0; }
@@ -36,6 +37,10 @@ class CollectiveWatch : public StreamWatch {
   uint64_t progress_mark() const override { return memory().progress_mark(); }
   void release() override;
   bool finds_fault() override;
+  bool finds_fault_in(uint64_t number);
+  // All ranks have given the number to this call: not to one in a graph, nor where some ranks
+  // launch a graph and others make calls.
+  bool is_numbered() const;
   std::vector<Rank> needed_of(const std::vector<Rank>& gone) const override { return gone; }
   std::string late_text() const override;
   void record_wait(uint64_t since_ns) const override;
@@ -47,6 +52,7 @@ class CollectiveWatch : public StreamWatch {
   const CallWords words_;
   const CallWay way_;
   const uint64_t bytes_;
+  const bool has_root_;
   const std::vector<Rank> writers_;
   bool is_captured_ = false;
   std::atomic<uint64_t> number_{0};  // StreamMemory::next_call; 0: not begun, or in a graph

@@ -78,9 +78,10 @@ uint64_t number_of(const DeviceWindow::Place& place) {
 }
 
 // Ranks whose buffers lie elsewhere, or that go another way, do not use each other's data.
-CallWords words_in(const engine::Call& call, const CallInWindows& windows,
+CallWords words_in(const engine::Call& call, uint64_t rooted_number, const CallInWindows& windows,
                    const StreamSchedule* schedule) {
   CallWords words = words_of(call);
+  if (rooted_number != 0) words.fingerprint = engine::fingerprint(words.fingerprint, rooted_number);
   if (schedule != nullptr) words.fingerprint = engine::fingerprint(words.fingerprint, 1);
   if (!windows.is_so()) return words;
   uint64_t mixed = words.fingerprint;
@@ -113,6 +114,11 @@ std::string CallWay::text() const {
                      in_windows ? "out of buffers in windows" : "through scratch");
 }
 
+bool is_rooted(const engine::Call& call) {
+  return call.collective == Collective::kReduce || call.collective == Collective::kBroadcast ||
+         call.collective == Collective::kGather || call.collective == Collective::kScatter;
+}
+
 CallWords words_of(const engine::Call& call) {
   CallWords words;
   words.what = engine::pack_what(call);
@@ -124,7 +130,8 @@ CallWords words_of(const engine::Call& call) {
 StreamCall::StreamCall(const char* function, const engine::Call& call,
                        std::shared_ptr<StreamMemory> memory,
                        std::shared_ptr<const StreamSchedule> schedule, CallInWindows windows,
-                       cuda::Stream stream, const StreamWords& words, uint32_t number)
+                       cuda::Stream stream, const StreamWords& words, uint32_t number,
+                       uint64_t rooted_number)
     : memory_(std::move(memory)),
       calls_(memory_->driver(), function, stream),
       number_(number),
@@ -134,7 +141,8 @@ StreamCall::StreamCall(const char* function, const engine::Call& call,
       recv_(static_cast<char*>(call.output)),
       element_bytes_(static_cast<uint32_t>(element_bytes(call.type))),
       windows_(std::move(windows)),
-      call_words_(words_in(call, windows_, schedule.get())),
+      has_root_(is_rooted(call)),
+      call_words_(words_in(call, rooted_number, windows_, schedule.get())),
       program_(shape_of(call, call_words_, windows_.is_so(), memory_->ways()), memory_->rank(),
                memory_->rank_count(), memory_->slot_bytes()),
       schedule_(std::move(schedule)) {
@@ -145,12 +153,13 @@ StreamCall::StreamCall(const char* function, const engine::Call& call,
 
 Status StreamCall::make(const char* function, const engine::Call& call, const void* factor,
                         const std::shared_ptr<StreamMemory>& memory, cuda::Stream stream,
-                        const StreamWords& words, uint32_t number, std::shared_ptr<Staging>* pinned,
-                        std::unique_ptr<StreamCall>* made) {
+                        const StreamWords& words, uint32_t number, uint64_t rooted_number,
+                        std::shared_ptr<Staging>* pinned, std::unique_ptr<StreamCall>* made) {
   auto schedule = memory->ways().schedule_for(call);
   CallInWindows windows = schedule == nullptr ? find_windows(call, *memory) : CallInWindows();
   std::unique_ptr<StreamCall> it(new StreamCall(function, call, memory, std::move(schedule),
-                                                std::move(windows), stream, words, number));
+                                                std::move(windows), stream, words, number,
+                                                rooted_number));
   Status status = it->prepare(call, factor);
   if (status.ok()) status = it->prepare_host_copies(pinned);
   if (status.ok()) *made = std::move(it);

@@ -44,6 +44,7 @@ struct CallWords {
   uint32_t fingerprint = 0;
 };
 CallWords words_of(const engine::Call& call);
+bool is_rooted(const engine::Call& call);
 
 // Where the buffers of a call that peers read lie in windows.
 struct CallInWindows {
@@ -81,11 +82,13 @@ class StreamCall {
  public:
   // The context of the stream is current. `function`: of the program's call, for texts. `factor`:
   // on a device, instead of call.scale, or nullptr. `number`: what the stream writes into the
-  // words. `pinned`: of the communicator, made where it is needed and there is none.
+  // words. `rooted_number`: the number that it will have among the calls with a root
+  // (StreamMemory::next_rooted_call); 0 of one without, and in a graph. `pinned`: of the
+  // communicator, made where it is needed and there is none.
   static Status make(const char* function, const engine::Call& call, const void* factor,
                      const std::shared_ptr<StreamMemory>& memory, cuda::Stream stream,
-                     const StreamWords& words, uint32_t number, std::shared_ptr<Staging>* pinned,
-                     std::unique_ptr<StreamCall>* made);
+                     const StreamWords& words, uint32_t number, uint64_t rooted_number,
+                     std::shared_ptr<Staging>* pinned, std::unique_ptr<StreamCall>* made);
   // It uses its buffers in windows.
   bool in_windows() const { return windows_.is_so(); }
   CallWay way() const {
@@ -94,7 +97,10 @@ class StreamCall {
   }
   // Of the buffer, or of a block.
   uint64_t bytes() const { return call_words_.count * element_bytes_; }
-  // Of the call and the places of its buffers in windows.
+  // Its data flow to a root, or from one, so that it may end on ranks although another one has made
+  // another call.
+  bool has_root() const { return has_root_; }
+  // Of the call, its number and the places of its buffers in windows.
   const CallWords& words() const { return call_words_; }
   // The ranks for whose data the stream waits.
   std::vector<Rank> writers() const;
@@ -124,7 +130,8 @@ class StreamCall {
  private:
   StreamCall(const char* function, const engine::Call& call, std::shared_ptr<StreamMemory> memory,
              std::shared_ptr<const StreamSchedule> schedule, CallInWindows windows,
-             cuda::Stream stream, const StreamWords& words, uint32_t number);
+             cuda::Stream stream, const StreamWords& words, uint32_t number,
+             uint64_t rooted_number);
   Status prepare(const engine::Call& call, const void* factor);
   Status prepare_reduction(const engine::Call& call, const void* factor);
   void prepare_copies();
@@ -157,6 +164,7 @@ class StreamCall {
   char* const recv_;
   const uint32_t element_bytes_;
   const CallInWindows windows_;
+  const bool has_root_;
   const CallWords call_words_;
   const StreamProgram program_;
   const std::shared_ptr<const StreamSchedule> schedule_;

@@ -161,7 +161,8 @@ Result<std::shared_ptr<StreamFlags>> StreamFlags::map(const StreamFlagsKey& key,
 void StreamFlags::note_call(Rank rank, uint64_t number, uint64_t what, uint64_t count,
                             uint32_t fingerprint) {
   Record& it = record(rank, number);
-  it.number.store(0, std::memory_order_release);
+  it.number.store(0, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
   it.what = what;
   it.count = count;
   it.fingerprint = fingerprint;
@@ -175,7 +176,9 @@ bool StreamFlags::read_call(Rank rank, uint64_t number, uint64_t* what, uint64_t
   *what = it.what;
   *count = it.count;
   *fingerprint = static_cast<uint32_t>(it.fingerprint);
-  return it.number.load(std::memory_order_acquire) == number;
+  // Ranks that are far ahead write new calls over those that are read here.
+  std::atomic_thread_fence(std::memory_order_acquire);
+  return it.number.load(std::memory_order_relaxed) == number;
 }
 
 }  // namespace weir::comm

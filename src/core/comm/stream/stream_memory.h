@@ -86,6 +86,9 @@ class StreamMemory {
 
   // Numbers the collectives of this rank that are not captured, from 1 on.
   uint64_t next_call() { return ++call_count_; }
+  // Of these, those that have a root.
+  void next_rooted_call() { ++rooted_call_count_; }
+  uint64_t rooted_call_count() const { return rooted_call_count_; }
 
   // The communicator has failed: what its ranks still read of this rank's scratch does not matter.
   void spoil() { spoiled_.store(true, std::memory_order_release); }
@@ -137,6 +140,7 @@ class StreamMemory {
   uint32_t use_count_ = 0;  // of the flags
   cuda::DevicePointer flags_base_ = 0;
   std::atomic<uint64_t> call_count_{0};
+  std::atomic<uint64_t> rooted_call_count_{0};
   std::atomic<bool> spoiled_{false};
   std::atomic<bool> lost_{false};
   std::mutex lock_;
