@@ -404,6 +404,8 @@ TEST(DeviceStreamsProcesses, AGraphMeetsCallsWithoutARootAmongThoseWithOne) {
     if (rank != 1) graph.emplace(stream, sum);
     for (int k = 0; k < 5; ++k) {
       data.set(std::vector<int>(1000, rank + k));
+      // Longer than a call stands before it is looked into.
+      if (rank == k % n) std::this_thread::sleep_for(std::chrono::milliseconds(100));
       rank != 1 ? graph->launch(stream) : sum();
       EXPECT_WEIR(comm,
                   weir_broadcast(comm, data.data(), data.data(), 1000, WEIR_INT32, k % n, nullptr));
