@@ -8,11 +8,12 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "command_line/command_line.h"
 #include "hwy/highway.h"
+#include "output/output_file.h"
+#include "output/run_tool.h"
 #include "perf/adam_perf/contest.h"
 #include "perf/harness/chart.h"
 #include "perf/harness/machine.h"
@@ -147,11 +148,9 @@ std::string plot_svg(const nlohmann::json& rows) {
 
 bool write_file(const std::string& path, const std::string& text) {
   if (path.empty()) return true;
-  std::ofstream file(path);
-  file << text;
-  file.flush();
-  if (!file) fmt::print(stderr, "adam_perf: cannot write {}\n", path);
-  return file.good();
+  const std::string wrong = weir::output::write_file(path, text);
+  if (!wrong.empty()) fmt::print(stderr, "adam_perf: {}\n", wrong);
+  return wrong.empty();
 }
 
 int run(const Options& options) {
@@ -190,9 +189,7 @@ int run(const Options& options) {
   return written ? 0 : 1;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run_arguments(int argc, char** argv) {
   Options options;
   weir::cli::CommandLine app("Optimizer kernels beside a streaming loop of the same traffic.");
   app.add_option("--sizes", options.sizes, "millions (2^20) of parameters")
@@ -220,4 +217,10 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "adam_perf: {}\n", error.what());
     return 1;
   }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return weir::output::run_tool("adam_perf", run_arguments, argc, argv);
 }

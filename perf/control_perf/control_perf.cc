@@ -22,6 +22,7 @@
 
 #include "core/base/clock.h"
 #include "core/control/socket_network.h"
+#include "output/run_tool.h"
 #include "perf/harness/argument.h"
 
 namespace {
@@ -180,9 +181,7 @@ bool measure(Rank processes, Rank ranks) {
   return good;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run_arguments(int argc, char** argv) {
   rlimit limit = {};
   getrlimit(RLIMIT_NOFILE, &limit);
   limit.rlim_cur = limit.rlim_max;
@@ -208,4 +207,10 @@ int main(int argc, char** argv) {
     if (!measure(processes, count)) return 1;
   }
   return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return weir::output::run_tool("control_perf", run_arguments, argc, argv);
 }

@@ -22,13 +22,14 @@
 
 #include <algorithm>
 #include <atomic>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "command_line/command_line.h"
 #include "fmt/format.h"
+#include "output/output_file.h"
+#include "output/run_tool.h"
 #include "perf/device_perf/device_figures.h"
 #include "perf/device_perf/place.h"
 #include "perf/harness/launch.h"
@@ -154,9 +155,8 @@ class Rank {
     }
     require(ncclCommDestroy(comm_), "ncclCommDestroy");
     if (rank_ == 0 && !options_.json.empty()) {
-      std::ofstream file(options_.json);
-      file << rows_.dump(1) << '\n';
-      if (!file.good()) fail(options_.json + " cannot be written");
+      const std::string wrong = output::write_file(options_.json, rows_.dump(1) + "\n");
+      if (!wrong.empty()) fail(wrong);
     }
   }
 
@@ -345,7 +345,9 @@ int run(const Options& options) {
 }  // namespace
 }  // namespace weir::perf
 
-int main(int argc, char** argv) {
+namespace {
+
+int run_arguments(int argc, char** argv) {
   weir::perf::Options options;
   weir::cli::CommandLine app(
       "Collectives of libnccl.so.2 on device memory, beside the device's own copies");
@@ -384,4 +386,10 @@ int main(int argc, char** argv) {
   }
   if (options.device) return weir::perf::device_figures(options.bytes_max);
   return weir::perf::run(options);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return weir::output::run_tool("device_perf", run_arguments, argc, argv);
 }

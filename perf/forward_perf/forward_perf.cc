@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "output/run_tool.h"
 #include "perf/harness/argument.h"
 #include "weir/nccl.h"
 
@@ -121,9 +122,7 @@ int run(const char* title, Maker maker, const char* variable, const std::string&
   return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run_arguments(int argc, char** argv) {
   const int runs = argc > 1 ? static_cast<int>(number_argument(argv[1], "runs", 1, 1000)) : 5;
   const int turns =
       argc > 2 ? static_cast<int>(number_argument(argv[2], "turns", 1, 1'000'000)) : 500;
@@ -142,4 +141,10 @@ int main(int argc, char** argv) {
   std::error_code ignored;
   std::filesystem::remove_all(folder, ignored);
   return failed;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return weir::output::run_tool("forward_perf", run_arguments, argc, argv);
 }

@@ -8,10 +8,10 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "output/output_file.h"
 #include "perf/harness/plot.h"
 
 namespace weir::perf {
@@ -98,23 +98,6 @@ std::vector<std::string> environment() {
     if (!text.starts_with("WEIR_SECRET")) entries.emplace_back(text);
   }
   return entries;
-}
-
-// Writes a new file next to it and renames it: a reader never sees half a file.
-std::string write_file(const std::string& path, const std::string& text) {
-  const std::string unfinished = path + ".part";
-  {
-    std::ofstream file(unfinished, std::ios::trunc);
-    file << text;
-    file.flush();
-    if (!file) {
-      return fmt::format("cannot write {}: check that the folder exists and is writable", path);
-    }
-  }
-  if (std::rename(unfinished.c_str(), path.c_str()) != 0) {
-    return fmt::format("cannot rename {} to {}", unfinished, path);
-  }
-  return {};
 }
 
 const char* average_name(Average average) {
@@ -411,13 +394,14 @@ std::string Report::csv() const {
 
 std::string Report::write_files() const {
   if (!options_.json_file.empty()) {
-    if (std::string e = write_file(options_.json_file, json()); !e.empty()) return e;
+    if (std::string e = output::write_file(options_.json_file, json()); !e.empty()) return e;
   }
   if (!options_.csv_file.empty()) {
-    if (std::string e = write_file(options_.csv_file, csv()); !e.empty()) return e;
+    if (std::string e = output::write_file(options_.csv_file, csv()); !e.empty()) return e;
   }
   if (!options_.plot_file.empty()) {
-    if (std::string e = write_file(options_.plot_file, plot_svg(*this)); !e.empty()) return e;
+    if (std::string e = output::write_file(options_.plot_file, plot_svg(*this)); !e.empty())
+      return e;
   }
   return {};
 }

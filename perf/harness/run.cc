@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "output/run_tool.h"
 #include "perf/harness/buffers.h"
 #include "perf/harness/group.h"
 
@@ -650,6 +651,11 @@ int Runner::run() {
   int status = wrong_here_ > 0 ? kExitWrong : kExitOk;
   if (report_) {
     report_->print_footer();
+    // This process may be a child of the one that ends the tool.
+    if (std::string e = output::stdout_error(); !e.empty()) {
+      fmt::print(stderr, "{}: {}\n", operation_.program, e);
+      status = kExitWrong;
+    }
     if (report_->wrong_total() > 0 || !report_->bandwidth_suffices()) status = kExitWrong;
     if (std::string e = report_->write_files(); !e.empty()) {
       fmt::print(stderr, "{}: {}\n", operation_.program, e);

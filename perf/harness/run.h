@@ -32,7 +32,8 @@ struct RankJob {
 };
 
 inline constexpr int kExitOk = 0;
-inline constexpr int kExitWrong = 1;  // also: less bandwidth than NCCL_TESTS_MIN_BW
+// Also: less bandwidth than NCCL_TESTS_MIN_BW, or lost output.
+inline constexpr int kExitWrong = 1;
 inline constexpr int kExitUsage = 2;
 inline constexpr int kExitError = 3;
 

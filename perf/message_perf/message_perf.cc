@@ -35,6 +35,7 @@
 #include "core/control/host_control.h"
 #include "core/control/network.h"
 #include "core/plugin/registry.h"
+#include "output/run_tool.h"
 #include "perf/harness/argument.h"
 #include "weir/plugin.h"
 
@@ -347,4 +348,6 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace weir::perf
 
-int main(int argc, char** argv) { return weir::perf::run(argc, argv); }
+int main(int argc, char** argv) {
+  return weir::output::run_tool("message_perf", weir::perf::run, argc, argv);
+}

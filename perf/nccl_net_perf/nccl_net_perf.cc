@@ -25,6 +25,7 @@
 
 #include "command_line/command_line.h"
 #include "ncclnet/loaded_plugin.h"
+#include "output/run_tool.h"
 
 namespace weir::perf {
 namespace {
@@ -321,4 +322,6 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace weir::perf
 
-int main(int argc, char** argv) { return weir::perf::run(argc, argv); }
+int main(int argc, char** argv) {
+  return weir::output::run_tool("nccl_net_perf", weir::perf::run, argc, argv);
+}

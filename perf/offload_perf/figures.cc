@@ -6,9 +6,9 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "output/output_file.h"
 #include "perf/harness/chart.h"
 
 namespace weir::perf {
@@ -38,14 +38,6 @@ nlohmann::json step_json(const weir_step_report_t& r) {
           {"compute_seconds", r.compute_seconds},
           {"disk_wait_seconds", r.disk_wait_seconds},
           {"norm", r.norm}};
-}
-
-std::string write_file(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::trunc);
-  file << text;
-  file.flush();
-  if (file) return {};
-  return fmt::format("cannot write {}: check that the folder exists and is writable", path);
 }
 
 }  // namespace
@@ -261,10 +253,10 @@ std::string Figures::svg() const {
 
 std::string Figures::write_files() const {
   if (!options_.json_file.empty()) {
-    std::string problem = write_file(options_.json_file, json());
+    std::string problem = output::write_file(options_.json_file, json());
     if (!problem.empty()) return problem;
   }
-  return options_.plot_file.empty() ? std::string() : write_file(options_.plot_file, svg());
+  return options_.plot_file.empty() ? std::string() : output::write_file(options_.plot_file, svg());
 }
 
 }  // namespace weir::perf

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <exception>
 
+#include "output/run_tool.h"
 #include "perf/harness/run.h"
 #include "perf/offload_perf/figures.h"
 #include "perf/offload_perf/mix_probe.h"
@@ -168,7 +169,9 @@ int run(const OffloadOptions& options) {
 }  // namespace
 }  // namespace weir::perf
 
-int main(int argc, char** argv) {
+namespace {
+
+int run_arguments(int argc, char** argv) {
   weir::perf::OffloadOptions options;
   switch (weir::perf::parse_offload_options(argc, argv, &options)) {
     case weir::perf::ParseResult::kExitOk:
@@ -184,4 +187,10 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "offload_perf: {}\n", error.what());
     return weir::perf::kExitError;
   }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return weir::output::run_tool("offload_perf", run_arguments, argc, argv);
 }

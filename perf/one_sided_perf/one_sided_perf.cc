@@ -32,6 +32,7 @@
 #include <string>
 #include <vector>
 
+#include "output/run_tool.h"
 #include "perf/harness/argument.h"
 #include "weir/weir.h"
 
@@ -237,4 +238,6 @@ int run(int count, char** arguments) {
 }  // namespace
 }  // namespace weir::perf
 
-int main(int count, char** arguments) { return weir::perf::run(count, arguments); }
+int main(int argc, char** argv) {
+  return weir::output::run_tool("one_sided_perf", weir::perf::run, argc, argv);
+}

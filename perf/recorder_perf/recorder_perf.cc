@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "output/run_tool.h"
 #include "perf/harness/argument.h"
 #include "weir/weir.h"
 
@@ -99,9 +100,7 @@ Result measure(int rank, const weir_unique_id_t* ids, const std::string& folder,
   return {quantile(ratios, 0.5), quantile(on_ns, 0.1), quantile(off_ns, 0.1)};
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run_arguments(int argc, char** argv) {
   const int run_count = argc > 1 ? static_cast<int>(number_argument(argv[1], "runs", 1, 1000)) : 10;
   const int block_count =
       argc > 2 ? static_cast<int>(number_argument(argv[2], "blocks", 1, 1'000'000)) : 2000;
@@ -156,4 +155,10 @@ int main(int argc, char** argv) {
   }
   rmdir(folder.c_str());
   return good ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return weir::output::run_tool("recorder_perf", run_arguments, argc, argv);
 }

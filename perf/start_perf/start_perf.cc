@@ -39,6 +39,7 @@
 
 #include "command_line/command_line.h"
 #include "fmt/format.h"
+#include "output/run_tool.h"
 #include "weir/weir.h"
 
 namespace weir::perf {
@@ -344,7 +345,9 @@ int run(const Options& options) {
 }  // namespace
 }  // namespace weir::perf
 
-int main(int argc, char** argv) {
+namespace {
+
+int run_arguments(int argc, char** argv) {
   weir::perf::Options options;
   weir::cli::CommandLine app("How many ranks of one machine start, and hear of a death");
   app.add_option("-p,--processes", options.processes, "that the ranks are threads of")
@@ -357,4 +360,10 @@ int main(int argc, char** argv) {
   app.add_option("ranks", options.ranks, "numbers of ranks").range(3, 4096);
   if (const auto status = app.parse(argc, argv)) return *status;
   return weir::perf::run(options);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return weir::output::run_tool("start_perf", run_arguments, argc, argv);
 }

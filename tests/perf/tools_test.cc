@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The perf programs as a user runs them, with small sizes.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <regex>
@@ -433,6 +435,34 @@ TEST(PerfTools, AFileThatCannotBeWrittenIsAnError) {
       run_tool("all_reduce_perf", small({"--ranks", "2", "-J", "/nonexistent/out.json"}));
   EXPECT_EQ(run.status, 3);
   EXPECT_NE(run.err.find("cannot write /nonexistent/out.json"), std::string::npos) << run.err;
+}
+
+TEST(PerfTools, AFileToWriteStaysWhatItIs) {
+  const std::string fifo = temporary_path("fifo");
+  const std::string link = temporary_path("link");
+  const std::string csv = temporary_path("linked.csv");
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  ASSERT_EQ(symlink(csv.c_str(), link.c_str()), 0);
+  const CommandResult run =
+      run_tool("all_reduce_perf", small({"--ranks", "2", "--csv", link, "--plot", fifo}));
+  EXPECT_EQ(run.status, 3);
+  EXPECT_NE(run.err.find(fifo + ": no program reads this FIFO"), std::string::npos) << run.err;
+  EXPECT_TRUE(std::filesystem::is_fifo(fifo));
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_EQ(content_of(csv).substr(0, 11), "size_bytes,");
+  for (const std::string& path : {fifo, link, csv}) std::remove(path.c_str());
+}
+
+TEST(PerfTools, OutputThatIsLostIsAnError) {
+  const std::string folder = WEIR_PERF_FOLDER;
+  for (const char* command :
+       {"all_reduce_perf --ranks 2 -b 8 -e 8 -n 1", "all_reduce_perf -t 2 -b 8 -e 8 -n 1",
+        "all_reduce_perf --help", "weir-info --markdown", "weir-info"}) {
+    const CommandResult run = run_command(
+        "/bin/sh", {"-c", folder + "/" + command + " > /dev/full"});  // writes fail there
+    EXPECT_EQ(run.status, 1) << command << run.err;
+    EXPECT_NE(run.err.find("cannot write standard output"), std::string::npos) << run.err;
+  }
 }
 
 TEST(PerfTools, SizesForWhichMemoryIsMissingAreLeftOut) {

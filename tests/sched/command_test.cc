@@ -2,6 +2,7 @@
 // weir-sched as a user runs it: what it prints and how it exits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <cstdio>
@@ -201,6 +202,96 @@ TEST(WeirSched, SimulatesWhatThePlannerChoosesForAMachine) {
   EXPECT_THAT(both.text, HasSubstr("either --algorithm, --all or --chosen is needed"));
 }
 
+TEST(WeirSched, OutputThatIsLostIsAnError) {
+  for (const char* arguments : {"list", "verify -c barrier -n 2", "sim -c barrier --all -n 4",
+                                "print -c all_reduce -a ring -n 16", "--help"}) {
+    const Outcome full = run(std::string(arguments) + " 2>&1 >/dev/full #");
+    EXPECT_EQ(full.exit_code, 1) << arguments << full.text;
+    EXPECT_THAT(full.text, HasSubstr("weir-sched: cannot write standard output"));
+  }
+}
+
+TEST(WeirSched, AFifoIsNoFileOfPrograms) {
+  const Scratch scratch;
+  ASSERT_EQ(mkfifo(scratch.file("fifo").c_str(), 0600), 0);
+  for (const char* command : {"verify --file ", "import "}) {
+    const Outcome refused = run(command + scratch.file("fifo"));
+    EXPECT_EQ(refused.exit_code, 2);
+    EXPECT_THAT(refused.text, HasSubstr("fifo' is not a regular file"));
+  }
+}
+
+TEST(WeirSched, AFileIsVerifiedAsThoseThatReadItDo) {
+  const Scratch scratch;
+  const std::string file = scratch.file("programs.json");
+  // Ranks may write where a peer still reads, once Input and Output are one.
+  ASSERT_EQ(run("print -c all_to_all -a window -n 2 --json > " + file).exit_code, 0);
+  const Outcome window = run("verify --file " + file);
+  EXPECT_EQ(window.exit_code, 1) << window.text;
+  EXPECT_THAT(window.text, HasSubstr("WRONG: the programs are wrong in place ("));
+  EXPECT_EQ(run("import " + file).exit_code, 1);
+  // In place the own block is where it belongs; apart it has to be copied.
+  std::ofstream(file) << R"({"format": "weir-programs", "version": 1, "collective": "all_gather",
+    "rank_count": 2, "access": {"in_place": true}, "shape": {"chunk_count": 2}, "programs": [
+    {"rank": 0, "ops": [{"op": "send", "peer": 1, "src": ["in", 0]},
+                        {"op": "recv", "peer": 1, "dst": ["out", 1]}]},
+    {"rank": 1, "ops": [{"op": "send", "peer": 0, "src": ["in", 1]},
+                        {"op": "recv", "peer": 0, "dst": ["out", 0]}]}]})";
+  const Outcome apart = run("verify --file " + file);
+  EXPECT_EQ(apart.exit_code, 1) << apart.text;
+  EXPECT_THAT(apart.text, HasSubstr("WRONG: the programs are wrong (value): "));
+  EXPECT_EQ(run("import " + file).exit_code, 1);
+}
+
+TEST(WeirSched, WhatHostsDoNotShareIsNotSimulatedBetweenThem) {
+  const std::string two = " -b 64K --hosts 2 -t " + kMachines + "dgx2.hwloc.xml";
+  const Outcome all = run("sim -c all_to_all --all" + two);
+  EXPECT_EQ(all.exit_code, 0) << all.text;
+  EXPECT_THAT(all.text,
+              testing::ContainsRegex("direct +left out: needs memory that all ranks map"));
+  EXPECT_THAT(all.text,
+              testing::ContainsRegex("window +left out: needs memory that all ranks map"));
+  EXPECT_THAT(all.text, testing::ContainsRegex("pairwise +[0-9]"));
+  const Outcome one = run("sim -c all_to_all -a direct" + two);
+  EXPECT_EQ(one.exit_code, 2) << one.text;
+  EXPECT_THAT(one.text, HasSubstr("direct: needs memory that all ranks map"));
+}
+
+TEST(WeirSched, OptionsAreObeyedOrRefused) {
+  const std::string machine = "search -t " + kMachines + "rccl-8p-rome-n4.nccl.xml ";
+  for (const auto& [arguments, text] : {
+           std::pair<std::string, const char*>{"regret --events-max 1", "--events-max"},
+           {machine + "--steps 1", "within 1 steps"},
+           {machine + "--hosts 0", "--hosts: Value 0 not in range"},
+           {"search --kept 1234 -n 2", "--ranks excludes --kept"},
+           {"verify -c broadcast -a chain -n 3 --root 77", "--root 77 is out of range"},
+           {"verify --file F -n 3", "--ranks excludes --file"},
+           {"verify --file F --root 1", "--root excludes --file"},
+       }) {
+    const Outcome refused = run(arguments);
+    EXPECT_EQ(refused.exit_code, 2) << arguments << refused.text;
+    EXPECT_THAT(refused.text, HasSubstr(text)) << arguments;
+  }
+  // Roots that only some of the rank counts have.
+  const Outcome some = run("verify -c broadcast -a chain -n 2..4 --root 2");
+  EXPECT_EQ(some.exit_code, 0) << some.text;
+  EXPECT_THAT(some.text, HasSubstr("right: 4 problems"));
+}
+
+TEST(WeirSched, WhatIsNotVerifiedIsSaidWithTheReason) {
+  const Outcome all = run("verify --all -n 8");
+  EXPECT_EQ(all.exit_code, 0) << all.text;
+  for (const char* name : {"forest", "rings", "by_cache", "by_numa"}) {
+    EXPECT_THAT(all.text, testing::ContainsRegex(std::string(name) + " +left out: .* it needs "));
+  }
+  EXPECT_THAT(run("verify -c broadcast -n 8").text, HasSubstr("left out: broadcast/forest"));
+  const Outcome forest = run("verify -a forest -n 8");
+  EXPECT_EQ(forest.exit_code, 2) << forest.text;
+  EXPECT_THAT(forest.text, HasSubstr("forest on 8 ranks: it needs trees over the links"));
+  EXPECT_THAT(run("sim -c all_reduce -a forest -n 8").text, HasSubstr("it needs trees"));
+  EXPECT_THAT(run("print -c all_reduce -a rings -n 8").text, HasSubstr("it needs rings"));
+}
+
 // Short names of files in arguments.
 std::string with_files(std::string arguments) {
   for (const auto& [name, file] : {std::pair{"DGX2", "dgx2.hwloc.xml"}, {"README", "README.md"}}) {
@@ -295,7 +386,7 @@ TEST(WeirSched, SearchesTreesForAMachineAndWritesTheirPrograms) {
                                   .append("rccl-8p-rome-n4.nccl.xml -o ")
                                   .append(file));
     EXPECT_EQ(found.exit_code, 0) << found.text;
-    EXPECT_THAT(found.text, HasSubstr("8 ranks on 1 hosts"));
+    EXPECT_THAT(found.text, HasSubstr("8 ranks on 1 host,"));
     EXPECT_THAT(found.text, HasSubstr("of the bound"));
     const Outcome right = run("verify --file " + file);
     EXPECT_EQ(right.exit_code, 0) << right.text;
@@ -336,7 +427,7 @@ TEST(WeirSched, KeepsTreesAndSearchesThoseOfAKeptGraphAgain) {
 TEST(WeirSched, APictureThatCannotBeWrittenIsAFailureOfTheOutput) {
   const Outcome full = run("sim -c all_reduce -a ring -n 2 --svg /dev/full");
   EXPECT_EQ(full.exit_code, 1) << full.text;
-  EXPECT_THAT(full.text, HasSubstr("cannot write '/dev/full'"));
+  EXPECT_THAT(full.text, HasSubstr("cannot write /dev/full: No space left"));
   const Outcome nowhere = run("sim -c all_reduce -a ring -t " + kMachines +
                               "dgx2.hwloc.xml --svg-links /nonexistent/a.svg");
   EXPECT_EQ(nowhere.exit_code, 1) << nowhere.text;

@@ -11,6 +11,7 @@
 #include "offload/io/open_disk.h"
 #include "offload/store/inspect.h"
 #include "offload/store/store_files.h"
+#include "output/run_tool.h"
 #include "progress.h"
 #include "report.h"
 
@@ -128,11 +129,13 @@ int run(int argc, char** argv) {
     fmt::print(stderr, "weir-fsck: --discard has no JSON report\n");
     return kExitUnknown;
   }
-  const int status = arguments.discard ? discard(arguments) : check(arguments);
-  return std::fflush(stdout) == 0 ? status : kExitUnknown;
+  return arguments.discard ? discard(arguments) : check(arguments);
 }
 
 }  // namespace
 }  // namespace weir::tools
 
-int main(int argc, char** argv) { return weir::tools::run(argc, argv); }
+int main(int argc, char** argv) {
+  using weir::tools::kExitUnknown;
+  return weir::output::run_tool("weir-fsck", weir::tools::run, argc, argv, kExitUnknown);
+}

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "core/base/printable.h"
 #include "core/base/private_files.h"
 #include "core/cost/cache.h"
 #include "core/cost/text.h"
@@ -15,6 +17,8 @@
 namespace weir::info {
 
 namespace {
+
+constexpr size_t kTextBytesMax = 1000;
 
 DecisionFile read_file(const std::string& directory, const std::string& name) {
   DecisionFile file;
@@ -42,8 +46,8 @@ std::string text_of_regret(const std::optional<double>& regret) {
 
 std::string text_of(const cost::LearnedCall& call, Rank rank_count) {
   std::string text =
-      fmt::format("  {}: {}, {}\n", cost::describe(call.shape, rank_count), call.choice,
-                  call.reason.empty() ? "no reason given" : call.reason);
+      fmt::format("  {}: {}, {}\n", cost::describe(call.shape, rank_count), printable(call.choice),
+                  call.reason.empty() ? "no reason given" : printable(call.reason, kTextBytesMax));
   text += fmt::format("    {:<2}{:<24}{:>12}{:>8}{:>12}{:>12}{:>12}\n", "", "candidate",
                       "predicted", "calls", "least", "average", "median");
   for (const cost::AlgorithmTime& time : call.times) {
@@ -51,7 +55,7 @@ std::string text_of(const cost::LearnedCall& call, Rank rank_count) {
       return time.count == 0 ? std::string("-") : cost::text_of_ns(ns);
     };
     text += fmt::format("    {:<2}{:<24}{:>12}{:>8}{:>12}{:>12}{:>12}\n",
-                        time.algorithm == call.choice ? ">" : "", time.algorithm,
+                        time.algorithm == call.choice ? ">" : "", printable(time.algorithm),
                         cost::text_of_ns(time.predicted_ns), time.count, measured(time.least_ns),
                         measured(time.average_ns), measured(time.middle_ns));
   }
@@ -113,6 +117,11 @@ Decisions read_decisions(const std::string& directory) {
     decisions.error = found.status().text();
     return decisions;
   }
+  std::error_code ignored;
+  if (!directory.empty() && !std::filesystem::is_directory(directory, ignored)) {
+    decisions.error = "'" + directory + "' is no folder; name one that WEIR_LEARN=1 has written to";
+    return decisions;
+  }
   decisions.directory = found.take();
   for (const std::string& name : cost::learned_files(decisions.directory)) {
     decisions.files.push_back(read_file(decisions.directory, name));
@@ -128,14 +137,17 @@ std::string text_of(const Decisions& decisions) {
   }
   std::string text;
   for (const DecisionFile& file : decisions.files) {
-    text += fmt::format("{}{}/{}\n", text.empty() ? "" : "\n", decisions.directory, file.name);
+    text += fmt::format("{}{}/{}\n", text.empty() ? "" : "\n", decisions.directory,
+                        printable(file.name));
     if (!file.error.empty()) {
-      text += fmt::format("  cannot be read: {}\n", file.error);
+      text += fmt::format("  cannot be read: {}\n", printable(file.error, kTextBytesMax));
       continue;
     }
     const cost::LearnedFor& of = file.learned.of;
-    text += fmt::format("  {}: {}; topology {:016x}\n", of.transport, of.layout, of.topology_hash);
-    if (!file.not_used.empty()) text += fmt::format("  not used: {}\n", file.not_used);
+    text += fmt::format("  {}: {}; topology {:016x}\n", printable(of.transport),
+                        printable(of.layout), of.topology_hash);
+    if (!file.not_used.empty())
+      text += fmt::format("  not used: {}\n", printable(file.not_used, kTextBytesMax));
     for (const cost::LearnedCall& call : file.learned.calls) {
       text += text_of(call, of.rank_count);
     }

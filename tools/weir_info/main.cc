@@ -7,12 +7,15 @@
 
 #include "command_line/command_line.h"
 #include "core/base/settings.h"
+#include "output/run_tool.h"
 #include "weir_info/decisions.h"
 #include "weir_info/doctor.h"
 #include "weir_info/live.h"
 #include "weir_info/report.h"
 
-int main(int argc, char** argv) {
+namespace {
+
+int run_arguments(int argc, char** argv) {
   weir::cli::CommandLine app(
       "Versions, transports, limits of this machine, and WEIR_* variables in force.");
   bool json = false;
@@ -65,4 +68,10 @@ int main(int argc, char** argv) {
   const std::string text = json ? json_of(report) : text_of(report);
   std::fputs(text.c_str(), stdout);
   return report.settings_error.empty() ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return weir::output::run_tool("weir-info", run_arguments, argc, argv);
 }

@@ -3,12 +3,12 @@
 // them as JSON.
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 
 #include "command_line/command_line.h"
 #include "core/algo/imported.h"
+#include "output/output_file.h"
 #include "weir_sched/commands.h"
 #include "weir_sched/program_file.h"
 
@@ -21,11 +21,12 @@ struct ImportCommand {
 };
 
 Status write(const std::string& text, const std::string& path) {
-  std::FILE* const file = path.empty() ? stdout : std::fopen(path.c_str(), "wb");
-  if (file == nullptr) return system_error("opening " + path);
-  bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  written = (path.empty() ? std::fflush(file) : std::fclose(file)) == 0 && written;
-  return written ? Status() : system_error("writing " + (path.empty() ? "the programs" : path));
+  if (path.empty()) {
+    fmt::print("{}", text);
+    return {};
+  }
+  const std::string wrong = output::write_file(path, text);
+  return wrong.empty() ? Status() : Status(Code::kSystem, wrong);
 }
 
 int import(const ImportCommand& options) {
@@ -49,10 +50,11 @@ int import(const ImportCommand& options) {
   size_t op_count = 0;
   for (const sched::Program& program : set.programs) op_count += program.ops.size();
   fmt::print(stderr,
-             "{}: right: {} on {} ranks, {} chunks, {} operations, {} lane{}, {} scratch slots{}{}"
+             "{}: right: {} on {} ranks, {} chunks, {} operations, {} lane{}, {} scratch slot{}{}{}"
              "{}\n",
              options.file, name_of(algorithm.collective), set.programs.size(), shape.chunk_count,
              op_count, shape.lane_count, shape.lane_count == 1 ? "" : "s", shape.scratch_slots,
+             shape.scratch_slots == 1 ? "" : "s",
              algo::uses_messages(algorithm) ? "" : ", in memory of peers",
              algorithm.rank_order ? ", one fold in rank order" : "",
              imported.value()->copies_input() ? "; in place, Input is copied first" : "");

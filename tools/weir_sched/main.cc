@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // weir-sched: shows the programs of a collective's ranks, and checks that they are right.
 #include "command_line/command_line.h"
+#include "output/run_tool.h"
 #include "weir_sched/commands.h"
 #include "weir_sched/sim_command.h"
 
@@ -45,4 +46,6 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace weir::sched_tool
 
-int main(int argc, char** argv) { return weir::sched_tool::run(argc, argv); }
+int main(int argc, char** argv) {
+  return weir::output::run_tool("weir-sched", weir::sched_tool::run, argc, argv);
+}

@@ -55,8 +55,7 @@ Status print(const PrintOptions& options) {
   } else {
     for (const sched::Program& program : set.programs) text += sched::print(program);
   }
-  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
-  if (!written || std::fflush(stdout) != 0) return system_error("writing to standard output");
+  fmt::print("{}", text);
   return {};
 }
 

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "command_line/command_line.h"
+#include "core/algo/collective_names.h"
 
 namespace weir::sched_tool {
 namespace {
@@ -38,16 +39,8 @@ void add_problem_options(cli::Command& command, ProblemOptions* options) {
 Result<algo::NamedCollective> parse_collective(const std::string& name) {
   const auto named = algo::collective_named(name);
   if (named && named->collective != Collective::kSendRecv) return *named;
-  std::string known;
-  for (uint32_t i = 0; i < static_cast<uint32_t>(Collective::kSendRecv); ++i) {
-    const auto collective = static_cast<Collective>(i);
-    const algo::BlockLengths variant = algo::lengths_of_variant(collective);
-    known += fmt::format("{}{}", i == 0 ? "" : ", ", name_of(collective));
-    if (variant != algo::BlockLengths::kEqual) {
-      known += fmt::format(", {}", algo::name_of(collective, variant));
-    }
-  }
-  return invalid_argument(fmt::format("unknown collective \"{}\"; known are {}", name, known));
+  return invalid_argument(
+      fmt::format("unknown collective \"{}\"; known are {}", name, algo::known_collectives()));
 }
 
 Result<const algo::Algorithm*> find_algorithm(const ProblemOptions& options) {
@@ -91,6 +84,33 @@ Result<std::vector<Rank>> parse_rank_counts(const std::string& text, Rank max) {
   return counts;
 }
 
+std::string why_unsupported(const algo::Algorithm& algorithm, const algo::Problem& problem) {
+  const char* why =
+      "needs nodes that are numbered from 0 in order of first appearance; mend --nodes";
+  if (algorithm.uses_forest) {
+    why =
+        "needs trees over the links of a machine: \"weir-sched search --topology FILE -o OUT\" "
+        "writes its programs, and \"verify --file OUT\" checks them";
+  } else if (algorithm.uses_rings) {
+    why =
+        "needs rings over the links of a machine that are better than the order of ranks: "
+        "\"weir-sched sim --topology FILE\" looks for them";
+  } else if (algorithm.groups == &algo::Problem::cache_of_rank) {
+    why =
+        "needs ranks in two or more groups by last-level cache, one of them of several ranks: "
+        "\"weir-sched sim --topology FILE\" of a machine without GPUs has them";
+  } else if (algorithm.groups == &algo::Problem::numa_of_rank) {
+    why =
+        "needs ranks in two or more groups by NUMA node, one of them of several ranks: "
+        "\"weir-sched sim --topology FILE\" of a machine without GPUs has them";
+  } else if (algorithm.lengths != algo::BlockLengths::kEqual &&
+             problem.lengths == algo::BlockLengths::kEqual) {
+    why = "is only for blocks of different lengths; name the collective with _v";
+  }
+  return fmt::format("{}/{} on {} ranks: it {}", algo::name_of(problem.collective, problem.lengths),
+                     algorithm.name, problem.rank_count, why);
+}
+
 Result<OwnedProblem> make_problem(const algo::Algorithm& algorithm, Rank rank_count,
                                   const ProblemOptions& options) {
   OwnedProblem owned;
@@ -120,9 +140,7 @@ Result<OwnedProblem> make_problem(const algo::Algorithm& algorithm, Rank rank_co
     for (Rank rank = 0; rank < rank_count; ++rank) owned.nodes.push_back(rank / options.per_node);
   }
   if (!algorithm.supports(owned.get())) {
-    return invalid_argument(fmt::format(
-        "{}/{} does not support this problem{}", options.collective, algorithm.name,
-        options.nodes.empty() ? "" : "; nodes are numbered from 0 in order of first appearance"));
+    return invalid_argument(why_unsupported(algorithm, owned.get()));
   }
   return owned;
 }

@@ -47,6 +47,8 @@ struct OwnedProblem {
     return copy;
   }
 };
+// Why an algorithm does not support a problem whose memory is mapped as it needs, and the remedy.
+std::string why_unsupported(const algo::Algorithm& algorithm, const algo::Problem& problem);
 // Fails when the root or the nodes do not fit, or when the algorithm does not support the problem.
 Result<OwnedProblem> make_problem(const algo::Algorithm& algorithm, Rank rank_count,
                                   const ProblemOptions& options);

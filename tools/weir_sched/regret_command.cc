@@ -6,7 +6,6 @@
 #include <atomic>
 #include <charconv>
 #include <ctime>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -18,6 +17,7 @@
 #include "core/cost/cache.h"
 #include "core/sim/regret.h"
 #include "core/sim/report.h"
+#include "output/output_file.h"
 #include "weir_sched/commands.h"
 #include "weir_sched/problem_options.h"
 #include "weir_sched/regret_machine.h"
@@ -26,6 +26,7 @@ namespace weir::sched_tool {
 namespace {
 
 constexpr Rank kRanksMax = 10'240;
+constexpr uint64_t kEventsMin = 1 << 20;  // simulations look at the limit so often
 constexpr double kGoodRegret = 1.1;
 constexpr double kWorstRegret = 1.3;
 constexpr size_t kPageBytesMax = 4 << 20;
@@ -376,10 +377,8 @@ Status publish(const std::string& path, const std::string& text) {
     return invalid_argument(path + ": has no lines <!-- regret:begin --> and <!-- regret:end -->");
   }
   all = all.substr(0, from + begin.size()) + text + all.substr(to);
-  std::ofstream out(path, std::ios::binary);
-  out << all;
-  out.close();
-  return out ? Status() : system_error("cannot write '" + path + "'");
+  const std::string wrong = output::write_file(path, all);
+  return wrong.empty() ? Status() : Status(Code::kSystem, wrong);
 }
 
 Status run(const RegretOptions& given) {
@@ -443,7 +442,9 @@ void add_regret_command(cli::Command& app, int* exit_code) {
                      "measured costs (a table of task times) instead of the built-in ones");
   command
       .add_option("--events-max", given->events_max,
-                  "events of one simulation; candidates that need more are left out")
+                  "events of one simulation, which are counted in steps of 1048576; candidates "
+                  "that need more are left out")
+      .range<uint64_t>(kEventsMin, ~uint64_t{0})
       .show_default();
   command.add_option("--jobs", given->jobs, "calls judged side by side")
       .range<uint32_t>(1, 64)

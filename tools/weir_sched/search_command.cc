@@ -7,7 +7,6 @@
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -21,12 +20,15 @@
 #include "core/graph/kept_searches.h"
 #include "core/graph/searches.h"
 #include "core/sched/json.h"
+#include "output/output_file.h"
 #include "weir_sched/commands.h"
 #include "weir_sched/problem_options.h"
 #include "weir_sched/sim_machine.h"
 
 namespace weir::sched_tool {
 namespace {
+
+constexpr uint32_t kHostsMax = 1'000'000;
 
 struct SearchOptions {
   std::string collective = "all_reduce";
@@ -46,14 +48,11 @@ struct SearchOptions {
 
 Status write(const std::string& path, const std::string& text) {
   if (path == "-") {
-    return std::fwrite(text.data(), 1, text.size(), stdout) == text.size()
-               ? Status()
-               : system_error("cannot write to standard output");
+    fmt::print("{}", text);
+    return {};
   }
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  return file ? Status() : system_error("cannot write '" + path + "'");
+  const std::string wrong = output::write_file(path, text);
+  return wrong.empty() ? Status() : Status(Code::kSystem, wrong);
 }
 
 std::string describe(const graph::LinkGraph& graph, const graph::Forest& forest, bool rooted,
@@ -67,15 +66,16 @@ std::string describe(const graph::LinkGraph& graph, const graph::Forest& forest,
     }
   }
   return fmt::format(
-      "{} ranks on {} hosts, {} vertices, {} links, graph {:016x}\n"
+      "{} ranks on {} host{}, {} vertices, {} links, graph {:016x}\n"
       "cut bound     {:.4g} GB/s from {} to all others\n"
       "trees         {} for each root, depth {} at most, between {} pairs of ranks\n"
       "they carry    {:.4g} GB/s, {:.3f} of the bound\n"
       "found in      {:.1f} ms, {} steps\n",
-      graph.rank_count(), graph.host_count(), graph.vertices().size(), graph.links().size(),
-      graph.hash(), forest.bound_gbs, rooted ? "the root" : "each rank", forest.trees_per_root,
-      depth, pairs.size(), forest.block_gbs, forest.block_gbs / forest.bound_gbs,
-      static_cast<double>(ns) / 1e6, forest.steps);
+      graph.rank_count(), graph.host_count(), graph.host_count() == 1 ? "" : "s",
+      graph.vertices().size(), graph.links().size(), graph.hash(), forest.bound_gbs,
+      rooted ? "the root" : "each rank", forest.trees_per_root, depth, pairs.size(),
+      forest.block_gbs, forest.block_gbs / forest.bound_gbs, static_cast<double>(ns) / 1e6,
+      forest.steps);
 }
 
 Result<std::string> cache_of(const SearchOptions& options) {
@@ -119,6 +119,8 @@ Result<graph::Forest> search(const graph::LinkGraph& graph, const SearchOptions&
   if (options.trees == known.trees_max && options.steps == known.steps_max) return usual;
   auto larger = graph::find_trees(
       graph, roots, {.trees_max = options.trees, .good_enough = 1, .steps_max = options.steps});
+  // Smaller limits are those of the search that is asked for.
+  if (options.trees < known.trees_max || options.steps < known.steps_max) return larger;
   if (!larger.ok()) return usual;
   const bool better = !usual.ok() || larger.value().block_gbs > usual.value().block_gbs;
   return better ? std::move(larger) : std::move(usual);
@@ -215,6 +217,7 @@ void add_search_command(cli::Command& app, int* exit_code) {
   command
       .add_option("--hosts", options->hosts,
                   "hosts like the one of the file; ranks fill them in blocks")
+      .range<uint32_t>(1, kHostsMax)
       .show_default();
   command.add_option("-n,--ranks", options->rank_count,
                      "number of ranks; without it, one on each GPU or core");
@@ -231,6 +234,8 @@ void add_search_command(cli::Command& app, int* exit_code) {
       .add_option("--kept", options->kept,
                   "instead of --topology: the links of a communicator, by the hash of its graph, "
                   "which WEIR_EXPLAIN=1 shows")
+      .excludes("--ranks")
+      .excludes("--hosts")
       .value_name("HASH");
   command
       .add_option("--cache", options->cache,

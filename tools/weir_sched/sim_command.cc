@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <charconv>
-#include <fstream>
 #include <memory>
 #include <optional>
 
@@ -21,6 +20,7 @@
 #include "core/sim/machine_picture.h"
 #include "core/sim/measured_network.h"
 #include "core/sim/report.h"
+#include "output/output_file.h"
 #include "weir_sched/commands.h"
 #include "weir_sched/problem_options.h"
 #include "weir_sched/regret_machine.h"
@@ -220,12 +220,20 @@ void map_as_needed(const algo::Algorithm& algorithm, algo::Problem* problem) {
 
 // `failure`: receives the exit status of an output that failed.
 Status write_file(const std::string& path, const std::string& text, int* failure) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  if (file) return {};
+  const std::string wrong = output::write_file(path, text);
+  if (wrong.empty()) return {};
   *failure = kExitFlaw;
-  return system_error("cannot write '" + path + "'");
+  return Status(Code::kSystem, wrong);
+}
+
+// Why an algorithm cannot run over the hosts; "": it can.
+std::string why_not(const algo::Algorithm& algorithm, const algo::Problem& problem,
+                    uint32_t host_count) {
+  if (host_count > 1 && (algorithm.needs_mapped || algorithm.needs_user_windows)) {
+    return "needs memory that all ranks map, which ranks of different hosts do not have; simulate "
+           "one host, or an algorithm that \"weir-sched list\" says needs any memory";
+  }
+  return algorithm.supports(problem) ? "" : why_unsupported(algorithm, problem);
 }
 
 Status run_one(const SimOptions& given, const Job& job, int* failure) {
@@ -234,6 +242,8 @@ Status run_one(const SimOptions& given, const Job& job, int* failure) {
   const algo::Algorithm& algorithm = *found.value();
   algo::Problem problem = job.problem;
   map_as_needed(algorithm, &problem);
+  const std::string why = why_not(algorithm, problem, job.node_count);
+  if (!why.empty()) return invalid_argument(fmt::format("{}: {}", algorithm.name, why));
   const Result<Outcome> outcome = simulate_one(algorithm, problem, job.bytes, job.options);
   if (!outcome.ok()) return outcome.status();
   const sim::Report& report = outcome.value().report;
@@ -287,6 +297,11 @@ Status run_all(const Job& job) {
       continue;
     }
     map_as_needed(*algorithm, &problem);
+    const std::string why = why_not(*algorithm, problem, job.node_count);
+    if (!why.empty()) {
+      fmt::print("{:<28} left out: {}\n", algorithm->name, why);
+      continue;
+    }
     const Result<Outcome> outcome = simulate_one(*algorithm, problem, job.bytes, job.options);
     if (!outcome.ok()) {
       fmt::print("{:<28} {}\n", algorithm->name, outcome.status().text());

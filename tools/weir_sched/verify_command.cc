@@ -2,12 +2,14 @@
 // weir-sched verify: runs the verifier over algorithms, or over programs in a file.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <optional>
 
 #include "command_line/command_line.h"
 #include "core/algo/check.h"
+#include "core/algo/imported.h"
 #include "weir_sched/commands.h"
 #include "weir_sched/problem_options.h"
 #include "weir_sched/program_file.h"
@@ -42,15 +44,24 @@ int verify_file(const VerifyCommand& options) {
     print_flaw(options.file, verdict.flaw);
     return kExitFlaw;
   }
-  fmt::print("{}: right ({} on {} ranks, {} operations, {} messages{})\n", options.file,
+  // What every rank checks that reads such programs: Input and Output apart, and in place.
+  const auto imported = algo::Imported::make(set, "checked", algo::ImportFor::kCheckOnly);
+  if (!imported.ok()) {
+    fmt::print("{}: WRONG: {}\n", options.file,
+               algo::with_origins(imported.status().text(), read.value()));
+    return kExitFlaw;
+  }
+  fmt::print("{}: right ({} on {} ranks, {} operations, {} messages{}{})\n", options.file,
              name_of(set.programs[0].collective), set.programs.size(), verdict.op_count,
-             verdict.message_count, verdict.rank_order ? ", one fold in rank order" : "");
+             verdict.message_count, verdict.rank_order ? ", one fold in rank order" : "",
+             imported.value()->copies_input() ? "; in place, Input is copied first" : "");
   return kExitOk;
 }
 
 struct Sums {
   uint64_t problem_count = 0;
   uint64_t op_count = 0;
+  std::string left_out;  // why a problem was not verified
 };
 
 // Verifies one problem; false (and a line with the flaw) when its programs are wrong.
@@ -89,10 +100,13 @@ bool verify_algorithm(const algo::Algorithm& algorithm, const std::vector<Rank>&
         if (in_place && algorithm.collective == Collective::kBarrier) continue;
         for (const uint32_t per_node : {options.problem.per_node, 4u, 8u}) {
           ProblemOptions one = options.problem;
-          one.root = options.all_roots || options.problem.root >= n ? root : options.problem.root;
+          one.root = !is_rooted(algorithm.collective) ? 0
+                     : options.all_roots              ? root
+                                                      : options.problem.root;
           one.in_place = in_place;
           one.per_node = per_node;
           const Result<OwnedProblem> owned = make_problem(algorithm, n, one);
+          if (!owned.ok()) sums->left_out = owned.status().text();
           if (owned.ok() && !verify_one(algorithm, owned.value(), options.credit, sums)) {
             return false;
           }
@@ -123,6 +137,11 @@ Status verify_algorithms(const VerifyCommand& options, int* exit_code) {
   }
   const auto counts = parse_rank_counts(options.rank_counts, sched::kVerifiedRankCountMax);
   if (!counts.ok()) return counts.status();
+  const Rank largest = *std::max_element(counts.value().begin(), counts.value().end());
+  if (options.problem.root >= largest) {
+    return invalid_argument(fmt::format("--root {} is out of range: --ranks goes to {} ranks",
+                                        options.problem.root, largest));
+  }
   if (!options.problem.nodes.empty()) {
     for (const Rank n : counts.value()) {
       if (n != options.problem.nodes.size()) {
@@ -133,6 +152,7 @@ Status verify_algorithms(const VerifyCommand& options, int* exit_code) {
   }
   uint32_t algorithm_count = 0;
   uint32_t tried_count = 0;
+  std::string last_left_out;
   for (const algo::Algorithm* algorithm : algo::all_algorithms()) {
     const ProblemOptions& wanted = options.problem;
     if (named &&
@@ -147,7 +167,14 @@ Status verify_algorithms(const VerifyCommand& options, int* exit_code) {
       ++tried_count;
       continue;
     }
-    if (sums.problem_count == 0) continue;
+    if (sums.problem_count == 0) {
+      last_left_out = sums.left_out;
+      if (!wanted.algorithm.empty()) continue;
+      fmt::print("{:<15} {:<27} left out: {}\n",
+                 algo::name_of(algorithm->collective, algo::BlockLengths::kEqual), algorithm->name,
+                 sums.left_out);
+      continue;
+    }
     ++tried_count;
     const algo::BlockLengths lengths = named ? named->lengths : algo::BlockLengths::kEqual;
     fmt::print("{:<15} {:<27} right: {} problems, {} operations\n",
@@ -159,7 +186,7 @@ Status verify_algorithms(const VerifyCommand& options, int* exit_code) {
     return invalid_argument(fmt::format("no algorithm is called \"{}\"; see weir-sched list",
                                         options.problem.algorithm));
   }
-  if (tried_count == 0) return invalid_argument("no algorithm supports such a problem");
+  if (tried_count == 0) return invalid_argument(last_left_out);
   return {};
 }
 
@@ -173,7 +200,7 @@ void add_verify_command(cli::Command& app, int* exit_code) {
   command.add_option("-n,--ranks", options->rank_counts,
                      "rank counts: 8, 1..64 or 2,4,8..16 (default 1..16)");
   command.add_option("--root", options->problem.root, "of rooted collectives (default 0)");
-  command.add_flag("--all-roots", options->all_roots, "every root");
+  command.add_flag("--all-roots", options->all_roots, "every root").excludes("--root");
   command.add_option("--per-node", options->problem.per_node,
                      "ranks per node for hierarchical algorithms (default: one node, 4, and 8)");
   command.add_option("--nodes", options->problem.nodes, "node of each rank, such as 0,0,1,1")
@@ -187,7 +214,12 @@ void add_verify_command(cli::Command& app, int* exit_code) {
                   "programs as JSON, as weir-sched print --json writes them, or MSCCL's XML")
       .excludes("--all")
       .excludes("--collective")
-      .excludes("--algorithm");
+      .excludes("--algorithm")
+      .excludes("--ranks")
+      .excludes("--root")
+      .excludes("--all-roots")
+      .excludes("--per-node")
+      .excludes("--nodes");
   command.on_parsed([options, exit_code] {
     if (!options->file.empty()) {
       *exit_code = verify_file(*options);

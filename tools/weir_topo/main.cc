@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,8 @@
 #include "core/topo/path.h"
 #include "core/topo/print.h"
 #include "core/topo/svg.h"
+#include "output/output_file.h"
+#include "output/run_tool.h"
 
 namespace weir::topo {
 namespace {
@@ -96,12 +99,13 @@ Result<Topology> load(const Arguments& arguments) {
 
 int write_svg(const Topology& topology, const std::string& file) {
   const std::string svg = to_svg(topology);
-  const bool to_stdout = file == "-";
-  std::FILE* out = to_stdout ? stdout : std::fopen(file.c_str(), "w");
-  bool good = out != nullptr && std::fwrite(svg.data(), 1, svg.size(), out) == svg.size();
-  if (out != nullptr && !to_stdout) good = std::fclose(out) == 0 && good;
-  if (good) return 0;
-  fmt::print(stderr, "weir-topo: {}\n", system_error(file).text());
+  if (file == "-") {
+    fmt::print("{}", svg);
+    return 0;
+  }
+  const std::string wrong = output::write_file(file, svg);
+  if (wrong.empty()) return 0;
+  fmt::print(stderr, "weir-topo: {}\n", wrong);
   return kExitOutput;
 }
 
@@ -186,13 +190,19 @@ int run(int argc, char** argv) {
       .value_name("FILE")
       .show_default();
   if (const auto status = app.parse(argc, argv, kExitInput)) return *status;
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(arguments.discover.sysfs_root, ignored)) {
+    return app.wrong("--sysfs", fmt::format("{} is no folder; give a copy of /sys",
+                                            arguments.discover.sysfs_root));
+  }
   const Result<Topology> topology = load(arguments);
   if (!topology.ok()) return fail(topology.status());
-  const int status = show(topology.value(), arguments);
-  return std::fflush(stdout) == 0 ? status : kExitOutput;
+  return show(topology.value(), arguments);
 }
 
 }  // namespace
 }  // namespace weir::topo
 
-int main(int argc, char** argv) { return weir::topo::run(argc, argv); }
+int main(int argc, char** argv) {
+  return weir::output::run_tool("weir-topo", weir::topo::run, argc, argv);
+}

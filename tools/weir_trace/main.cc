@@ -12,6 +12,8 @@
 #include "command_line/command_line.h"
 #include "core/base/settings.h"
 #include "core/comm/record/record_folder.h"
+#include "output/output_file.h"
+#include "output/run_tool.h"
 #include "weir_trace/report.h"
 
 namespace weir::trace {
@@ -41,14 +43,9 @@ struct Arguments {
 };
 
 bool write_file(const std::string& path, const std::string& text) {
-  std::FILE* file = std::fopen(path.c_str(), "we");
-  bool written = false;
-  if (file != nullptr) {
-    written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-    written = std::fclose(file) == 0 && written;
-  }
-  if (!written) fmt::print(stderr, "weir-trace: {}\n", system_error(path).text());
-  return written;
+  const std::string wrong = output::write_file(path, text);
+  if (!wrong.empty()) fmt::print(stderr, "weir-trace: {}\n", wrong);
+  return wrong.empty();
 }
 
 int examine(Arguments arguments) {
@@ -100,11 +97,13 @@ int run(int argc, char** argv) {
       .show_default()
       .range(1u, 86'400'000u);
   if (const auto wrong = app.parse(argc, argv, kUnknown)) return *wrong;
-  const int status = examine(std::move(arguments));
-  return std::fflush(stdout) == 0 ? status : kUnknown;
+  return examine(std::move(arguments));
 }
 
 }  // namespace
 }  // namespace weir::trace
 
-int main(int argc, char** argv) { return weir::trace::run(argc, argv); }
+int main(int argc, char** argv) {
+  using weir::trace::kUnknown;
+  return weir::output::run_tool("weir-trace", weir::trace::run, argc, argv, kUnknown);
+}

@@ -46,8 +46,6 @@ Status check_name(const std::string& name, Collective collective) {
 }
 
 Status check_limits(const ProgramSet& set) {
-  const sched::Flaw flaw = sched::validate_heads(set.programs);
-  if (flaw.found()) return invalid_argument(flaw.text);
   const Program& head = set.programs[0];
   const sched::Shape& shape = head.shape;
   const auto above = [](const char* what, uint64_t count, uint64_t max) {
@@ -87,7 +85,15 @@ Status check_limits(const ProgramSet& set) {
   if (places > kImportedPlaceCountMax) {
     return above("chunks and slots of all ranks", places, kImportedPlaceCountMax);
   }
-  const sched::Layout layout(head.collective, head.rank_count, head.root, shape, false);
+  return {};
+}
+
+Status check_set(const ProgramSet& set, ImportFor use) {
+  const sched::Flaw flaw = sched::validate_heads(set.programs);
+  if (flaw.found()) return invalid_argument(flaw.text);
+  if (use == ImportFor::kRunning) WEIR_RETURN_IF_ERROR(check_limits(set));
+  const Program& head = set.programs[0];
+  const sched::Layout layout(head.collective, head.rank_count, head.root, head.shape, false);
   for (const Program& program : set.programs) {
     const sched::Flaw found = sched::validate_ops(program, layout, set.access);
     if (found.found()) return invalid_argument("the programs are wrong (bounds): " + found.text);
@@ -337,8 +343,9 @@ Imported::Imported(ProgramSet set, std::string name)
                  .step = {&Imported::step, *this},
                  .imported = this} {}
 
-Result<std::shared_ptr<const Imported>> Imported::make(ProgramSet set, std::string name) {
-  WEIR_RETURN_IF_ERROR(check_limits(set));
+Result<std::shared_ptr<const Imported>> Imported::make(ProgramSet set, std::string name,
+                                                       ImportFor use) {
+  WEIR_RETURN_IF_ERROR(check_set(set, use));
   WEIR_RETURN_IF_ERROR(check_name(name, set.programs[0].collective));
   std::shared_ptr<Imported> made(new Imported(std::move(set), std::move(name)));
   WEIR_RETURN_IF_ERROR(made->prove());

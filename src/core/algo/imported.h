@@ -27,6 +27,9 @@ inline constexpr uint32_t kImportedScratchSlotCountMax = 4096;  // a slot is as 
 inline constexpr uint32_t kImportedStagingSlotCountMax = 512;
 inline constexpr size_t kImportedNameBytesMax = 64;
 
+// Whether the limits above hold for a set.
+enum class ImportFor : uint8_t { kRunning, kCheckOnly };
+
 class Imported {
  public:
   // `name`: of the algorithm; letters, digits, '_', '-' and '.', and no other algorithm's of this
@@ -34,7 +37,8 @@ class Imported {
   // set of messages that is right only when they are apart, and does not say that it is right in
   // place, first copies Input aside. The error (kInvalidArgument) names the operation that is
   // wrong.
-  static Result<std::shared_ptr<const Imported>> make(sched::ProgramSet set, std::string name);
+  static Result<std::shared_ptr<const Imported>> make(sched::ProgramSet set, std::string name,
+                                                      ImportFor use = ImportFor::kRunning);
 
   Imported(const Imported&) = delete;
   Imported& operator=(const Imported&) = delete;

@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <cstdlib>
 
+#include "output/output_file.h"
+
 namespace weir {
 
 namespace {
@@ -80,17 +82,6 @@ Result<std::string> read_all(int descriptor, const std::string& path, size_t byt
   }
 }
 
-Status write_all(int descriptor, const std::string& text, const std::string& path) {
-  size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t put = write(descriptor, text.data() + done, text.size() - done);
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0) return system_error("cannot write '" + path + "'");
-    done += static_cast<size_t>(put);
-  }
-  return {};
-}
-
 Status make_directories(const std::string& directory) {
   for (size_t end = directory.find('/', 1);; end = directory.find('/', end + 1)) {
     const std::string part = directory.substr(0, end);
@@ -130,21 +121,8 @@ Result<std::string> read_any_file(const std::string& path, size_t bytes_max) {
 }
 
 Status replace_file(const std::string& path, const std::string& text) {
-  std::string temporary = path + ".XXXXXX";
-  Status status;
-  {
-    const File file(mkostemp(temporary.data(), O_CLOEXEC));  // mode 0600
-    if (file.get() < 0) return system_error("cannot make '" + temporary + "'");
-    status = write_all(file.get(), text, temporary);
-    if (status.ok() && fsync(file.get()) != 0) {
-      status = system_error("cannot sync '" + temporary + "'");
-    }
-  }
-  if (status.ok() && rename(temporary.c_str(), path.c_str()) != 0) {
-    status = system_error("cannot rename '" + temporary + "' to '" + path + "'");
-  }
-  if (!status.ok()) unlink(temporary.c_str());
-  return status;
+  const std::string wrong = output::write_file(path, text, {.mode = 0600});
+  return wrong.empty() ? Status() : Status(Code::kSystem, wrong);
 }
 
 Status store_private_file(const std::string& directory, const std::string& name,

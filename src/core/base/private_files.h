@@ -26,7 +26,8 @@ Result<std::optional<PrivateFile>> read_private_file(const std::string& director
 // A regular file of at most `bytes_max`, whoever owns it.
 Result<std::string> read_any_file(const std::string& path, size_t bytes_max);
 
-// Replaces the whole file: a temporary one (mode 0600) is written, synced and renamed.
+// Writes the whole file as output::write_file does: a new one (mode 0600) is synced and renamed.
+// What is no regular file stays what it is.
 Status replace_file(const std::string& path, const std::string& text);
 
 // The same in a directory, which is made (mode 0700) if needed and checked as for reading.

@@ -18,6 +18,7 @@
 
 #include "core/base/log.h"
 #include "core/base/per_process.h"
+#include "core/base/printable.h"
 
 namespace weir {
 namespace {
@@ -327,17 +328,6 @@ std::string allowed_values(const SettingInfo& info) {
       return "a path";
   }
   return "";
-}
-
-// Replaces control characters: values are printed in errors and logs.
-std::string printable(std::string_view text) {
-  constexpr size_t kLongest = 120;
-  std::string out;
-  for (const char c : text.substr(0, kLongest)) {
-    out += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
-  }
-  if (text.size() > kLongest) out += "...";
-  return out;
 }
 
 // Writes the value into `settings`; false when it is not allowed.

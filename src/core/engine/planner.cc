@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstdio>
 
+#include "core/algo/collective_names.h"
 #include "core/algo/nodes.h"
 #include "core/engine/chunk_map.h"
 #include "core/engine/line_run.h"
@@ -565,11 +566,24 @@ Result<std::vector<ForcedAlgorithm>> parse_forced_algorithms(
     std::string collective = item.substr(0, equals == std::string::npos ? 0 : equals);
     const bool of_leaves = collective.ends_with(kLeavesSuffix);
     if (of_leaves) collective.resize(collective.size() - kLeavesSuffix.size());
-    const auto named = algo::collective_named(collective);
-    if (!named) {
+    if (equals == std::string::npos) {
       return invalid_argument(fmt::format(
           "WEIR_ALGORITHM: '{}' is not of the form collective=algorithm, such as all_reduce=ring",
           item));
+    }
+    const auto named = algo::collective_named(collective);
+    if (!named) {
+      return invalid_argument(fmt::format("WEIR_ALGORITHM: '{}' is not a collective; known are {}",
+                                          item.substr(0, equals), algo::known_collectives()));
+    }
+    const bool twice = std::any_of(forced.begin(), forced.end(), [&](const ForcedAlgorithm& other) {
+      return other.collective == named->collective && other.lengths == named->lengths &&
+             other.of_leaves == of_leaves;
+    });
+    if (twice) {
+      return invalid_argument(
+          fmt::format("WEIR_ALGORITHM: {} is named twice; leave one of its algorithms out",
+                      item.substr(0, equals)));
     }
     const std::string name = item.substr(equals + 1);
     const std::span<const algo::Algorithm* const> known =

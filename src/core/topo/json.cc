@@ -134,7 +134,8 @@ std::string to_json(const Topology& topology) {
   std::vector<NodeId> devices = topology.all(NodeKind::kGpu);
   const std::vector<NodeId> nics = topology.all(NodeKind::kNic);
   devices.insert(devices.end(), nics.begin(), nics.end());
-  if (devices.size() > kPathDeviceCountMax) devices.clear();
+  const size_t device_count = devices.size();
+  if (device_count > kPathDeviceCountMax) devices.clear();
   for (size_t i = 0; i < devices.size(); ++i) {
     for (size_t j = i + 1; j < devices.size(); ++j) {
       json["paths"].push_back(path_json(topology, devices[i], devices[j]));
@@ -142,6 +143,14 @@ std::string to_json(const Topology& topology) {
   }
   for (const Note& note : topology.notes()) {
     json["notes"].push_back({{"where", note.where}, {"text", note.text}});
+  }
+  if (device_count > kPathDeviceCountMax) {
+    json["notes"].push_back(
+        {{"where", "paths"},
+         {"text",
+          fmt::format("left out: {} GPUs and network cards are more than the {} whose paths "
+                      "are listed; weir-topo --path A B shows one",
+                      device_count, kPathDeviceCountMax)}});
   }
   // Names come from files and devices: invalid UTF-8 must not stop the output.
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";

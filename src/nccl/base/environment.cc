@@ -31,6 +31,7 @@
 #include "core/plugin/module_folder.h"
 #include "core/topo/discover.h"
 #include "core/topo/nccl_xml.h"
+#include "output/output_file.h"
 
 namespace weir::nccl {
 
@@ -435,9 +436,8 @@ void dump_topology() {
                    : topo::discover();
   auto text = found.ok() ? topo::to_nccl_xml(found.value()) : Result<std::string>(found.status());
   if (!text.ok()) return log_warn(fmt::format("NCCL_TOPO_DUMP_FILE: {}", text.status().text()));
-  std::ofstream file(path);
-  file << text.value();
-  if (!file.flush()) log_warn(fmt::format("NCCL_TOPO_DUMP_FILE={} cannot be written", path));
+  const std::string wrong = output::write_file(path, text.value());
+  if (!wrong.empty()) log_warn("NCCL_TOPO_DUMP_FILE: " + wrong);
 }
 
 Outcome id_of_environment(const char* function, bool* set, ncclUniqueId* id) {

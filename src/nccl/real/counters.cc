@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nccl/real/counters.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
@@ -24,6 +21,7 @@
 
 #include "core/base/log.h"
 #include "core/base/per_process.h"
+#include "output/output_file.h"
 
 namespace weir::nccl {
 
@@ -130,27 +128,6 @@ std::string text_of(const Counters& it) {
   return text;
 }
 
-// False with errno.
-bool replace_file(const std::string& path, const std::string& text) {
-  const std::string next = fmt::format("{}.{}.new", path, getpid());
-  const int file = open(next.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
-  if (file < 0) return false;
-  size_t written = 0;
-  bool ok = true;
-  while (ok && written < text.size()) {
-    const ssize_t bytes = write(file, text.data() + written, text.size() - written);
-    if (bytes > 0) written += static_cast<size_t>(bytes);
-    ok = bytes > 0 || (bytes < 0 && errno == EINTR);
-  }
-  ok = close(file) == 0 && ok && std::rename(next.c_str(), path.c_str()) == 0;
-  if (!ok) {
-    const int error = errno;
-    unlink(next.c_str());
-    errno = error;
-  }
-  return ok;
-}
-
 void write_now() {
   Counters& it = counters();
   std::lock_guard file(it.file_lock);
@@ -163,11 +140,11 @@ void write_now() {
     text = text_of(it);
     path = place_of(*path_pattern);
   }
-  if (replace_file(path, text)) return;
-  const int error = errno;
+  const std::string wrong = output::write_file(path, text, {.sync = false});
+  if (wrong.empty()) return;
   std::lock_guard lock(it.lock);
   if (std::exchange(it.warned, true)) return;
-  log_warn(fmt::format("WEIR_METRICS: {}: {}", path, std::strerror(error)));
+  log_warn("WEIR_METRICS: " + wrong);
 }
 
 void write_safely() noexcept {

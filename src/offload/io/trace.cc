@@ -9,6 +9,7 @@
 #include <set>
 
 #include "output/chrome_trace.h"
+#include "output/output_file.h"
 
 namespace weir::offload {
 namespace {
@@ -58,13 +59,8 @@ std::string chrome_trace_json(const Trace& trace) {
 }
 
 Status write_chrome_trace(const std::string& path, const Trace& trace) {
-  const std::string text = chrome_trace_json(trace);
-  std::FILE* file = std::fopen(path.c_str(), "we");
-  if (file == nullptr) return system_error("write the trace '" + path + "'");
-  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  Status failed = written ? Status() : system_error("write the trace '" + path + "'");
-  if (std::fclose(file) != 0 && failed.ok()) return system_error("write the trace '" + path + "'");
-  return failed;
+  const std::string wrong = output::write_file(path, chrome_trace_json(trace));
+  return wrong.empty() ? Status() : Status(Code::kSystem, "the trace: " + wrong);
 }
 
 }  // namespace weir::offload

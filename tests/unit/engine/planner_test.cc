@@ -342,6 +342,16 @@ TEST(ForcedAlgorithms, AreReadByCollectiveAndVariant) {
             "WEIR_ALGORITHM: 'bruck' is not an algorithm of all_to_all_v; known: direct window "
             "pairwise linear");
   EXPECT_FALSE(parse_forced_algorithms("broadcast_v=linear").ok());
+  const std::string unknown = parse_forced_algorithms("allreduce=ring").status().text();
+  EXPECT_EQ(unknown.rfind("WEIR_ALGORITHM: 'allreduce' is not a collective; known are all_", 0), 0u)
+      << unknown;
+  EXPECT_NE(unknown.find("all_to_all_v"), std::string::npos);
+  EXPECT_EQ(
+      parse_forced_algorithms("all_reduce=ring,broadcast=chain,all_reduce=chain").status().text(),
+      "WEIR_ALGORITHM: all_reduce is named twice; leave one of its algorithms out");
+  EXPECT_EQ(parse_forced_algorithms("ring").status().text(),
+            "WEIR_ALGORITHM: 'ring' is not of the form collective=algorithm, such as "
+            "all_reduce=ring");
 }
 
 TEST_F(Planning, ProgramsFromElsewhereAreCandidatesForTheirNumberOfRanks) {

@@ -160,6 +160,8 @@ TEST(WeirTopo, WrongUseEndsWithStatusTwo) {
   EXPECT_SAYS(weir_topo("--file /nonexistent/topo.xml"), "/nonexistent/topo.xml: No such file");
   EXPECT_EQ(weir_topo("--frobnicate").status, 2);
   EXPECT_EQ(weir_topo("--path GPU0").status, 2);
+  EXPECT_EQ(weir_topo("--sysfs /etc/passwd").status, 2);
+  EXPECT_SAYS(weir_topo("--sysfs /etc/passwd"), "/etc/passwd is no folder");
   const Outcome run = weir_topo(file("azure-ndv4-topo.nccl.xml") + "--path GPU0 GPU77");
   EXPECT_EQ(run.status, 2);
   EXPECT_SAYS(run, "no device \"GPU77\"");
@@ -169,6 +171,13 @@ TEST(WeirTopo, OutputThatCannotBeWrittenEndsWithStatusOne) {
   const Outcome run = weir_topo(file("azure-ndv4-topo.nccl.xml") + "--svg /nonexistent/x.svg");
   EXPECT_EQ(run.status, 1);
   EXPECT_SAYS(run, "/nonexistent/x.svg: No such file or directory");
+  // Text that fills the buffer of the stream, and text that does not.
+  for (const char* output : {"--json", "--hash"}) {
+    const Outcome full =
+        weir_topo(file("azure-ndv4-topo.nccl.xml") + output + " 2>&1 >/dev/full #");
+    EXPECT_EQ(full.status, 1) << output;
+    EXPECT_SAYS(full, "weir-topo: cannot write standard output: No space left on device");
+  }
 }
 
 TEST(WeirTopo, HelpHasExamples) {

@@ -71,6 +71,18 @@ TEST(Json, IsValidAndComplete) {
   EXPECT_DOUBLE_EQ(dgx2["paths"][0]["bandwidth_gbs"], 150.0);
 }
 
+TEST(Json, SaysWhyPathsAreLeftOut) {
+  std::vector<Topology> machines;
+  while (machines.size() < 40) machines.push_back(fixture("dgx2.hwloc.xml"));
+  const auto cluster = join(machines);
+  ASSERT_TRUE(cluster.ok()) << cluster.status().text();
+  const nlohmann::json json = nlohmann::json::parse(to_json(cluster.value()));
+  EXPECT_TRUE(json["paths"].empty());
+  EXPECT_NE(json["notes"].dump().find("more than the 512 whose paths are listed"),
+            std::string::npos)
+      << json["notes"];
+}
+
 TEST(Json, BytesThatAreNoTextDoNotStopIt) {
   Topology topology = fixture("azure-ncv4-topo.nccl.xml");
   topology.mutable_node(0).name = "\xff\xfe\x01";

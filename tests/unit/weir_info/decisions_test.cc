@@ -132,6 +132,30 @@ TEST_F(DecisionsOfAFolder, ThatCannotBeReadOrUsedSayWhy) {
   EXPECT_THAT(text, HasSubstr("  not used: what it holds belongs into "));
 }
 
+TEST_F(DecisionsOfAFolder, CannotCommandATerminal) {
+  record();
+  std::ifstream input(path());
+  std::string text((std::istreambuf_iterator<char>(input)), std::istreambuf_iterator<char>());
+  input.close();
+  const std::string key = "\"reason\": \"";
+  const size_t at = text.find(key);
+  ASSERT_NE(at, std::string::npos) << text;
+  text.insert(at + key.size(), "\\u001b[2J");
+  std::ofstream(path()) << text;
+  const std::string shown = text_of(read_decisions(directory_));
+  EXPECT_THAT(shown, HasSubstr("?[2J"));
+  EXPECT_EQ(shown.find('\x1b'), std::string::npos);
+}
+
+TEST_F(DecisionsOfAFolder, ThatDoesNotExistAreAnError) {
+  record();
+  for (const std::string& wrong : {directory_ + "/none", path()}) {
+    const Decisions decisions = read_decisions(wrong);
+    EXPECT_EQ(decisions.directory, "");
+    EXPECT_THAT(text_of(decisions), HasSubstr("is no folder"));
+  }
+}
+
 TEST_F(DecisionsOfAFolder, AreThoseOfTheCacheWhereNoneIsNamed) {
   record();
   ASSERT_EQ(setenv("WEIR_CACHE_DIR", directory_.c_str(), 1), 0);

@@ -54,7 +54,9 @@ Result<ToldTopology> tell(const topo::Topology& topology) {
 }
 
 std::string why_ignored(const Settings& settings, const std::string& reason) {
-  const bool must_merge = topo::merge_of_setting(settings.topology_merge) == topo::Merge::kAlways;
+  // A file that has an error cannot be taken alone either.
+  const bool must_merge = topo::merge_of_setting(settings.topology_merge) == topo::Merge::kAlways &&
+                          topo::read_file(settings.topology_file).ok();
   return fmt::format(
       "WEIR_TOPOLOGY_FILE is ignored, and the topology of this machine counts as unknown: {}; {}",
       reason,
