@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/base/settings.h"
+#include "core/comm/start/named_algorithms.h"
 #include "core/comm/stream/direct_choice.h"
 #include "nccl/real/found_functions.h"
 #include "weir_info/build.h"
@@ -341,6 +342,28 @@ Check check_topology_file(const std::string& variable, const std::string& path, 
           topology.ok() ? "" : "name a topology file of hwloc's or NCCL's, or unset it"};
 }
 
+std::vector<Check> judge_variables(const Result<Settings>& settings) {
+  constexpr const char* kSubject = "WEIR_*";
+  if (!settings.ok()) {
+    return {{Verdict::kBad, kSubject, settings.status().text(), "weir-info lists what each takes"}};
+  }
+  std::vector<Check> checks;
+  for (const std::string& unknown : settings.value().warnings) {
+    checks.push_back({Verdict::kNote, kSubject, unknown, "unset it, or mend its name"});
+  }
+  const comm::NamedAlgorithms named = comm::read_named_algorithms(settings.value());
+  for (const Status& status :
+       {check_transports(settings.value()), named.programs_status, named.names_status}) {
+    if (status.ok()) continue;
+    checks.push_back({Verdict::kBad, kSubject, status.text(),
+                      "no communicator starts with it: mend the variable, or unset it"});
+  }
+  if (checks.empty()) {
+    checks.push_back({Verdict::kGood, kSubject, "all parse, and name what a start can use", ""});
+  }
+  return checks;
+}
+
 NcclExamined examine_nccl(const std::string& program) {
   NcclExamined examined;
   std::error_code error;
@@ -389,12 +412,7 @@ std::vector<Section> examine(const std::string& program) {
   if (file != nullptr)
     machine.checks.push_back(check_topology_file(file, std::getenv(file), merge));
   sections.push_back(std::move(machine));
-  Section variables{"Variables", {}};
-  variables.checks.push_back(
-      {report.settings_error.empty() ? Verdict::kGood : Verdict::kBad, "WEIR_*",
-       report.settings_error.empty() ? "all parse" : report.settings_error,
-       report.settings_error.empty() ? "" : "weir-info lists what each takes"});
-  sections.push_back(std::move(variables));
+  sections.push_back({"Variables", judge_variables(process_settings())});
   return sections;
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/settings.h"
 #include "core/topo/discover.h"
 #include "weir_info/behind.h"
 #include "weir_info/hidden_topology.h"
@@ -53,6 +54,9 @@ Check judge_topology(const PciTree& tree, bool topology_file_given);
 
 // Whether the topology file that `variable` names can be read, and merged where it is to be.
 Check check_topology_file(const std::string& variable, const std::string& path, topo::Merge merge);
+
+// Whether a communicator on one host starts with these settings: by the functions that it calls.
+std::vector<Check> judge_variables(const Result<Settings>& settings);
 
 // "a, b, c, d, e and 3 more"
 std::string list_of(const std::vector<std::string>& names);

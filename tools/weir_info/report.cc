@@ -9,7 +9,6 @@
 
 #include <weir/weir.h>
 
-#include "core/base/settings.h"
 #include "core/comm/start/fabric_choice.h"
 #include "core/engine/reduce.h"
 #include "core/plugin/choice.h"
@@ -138,6 +137,12 @@ std::vector<SettingLine> settings() {
 }
 
 }  // namespace
+
+Status check_transports(const Settings& settings) {
+  WEIR_RETURN_IF_ERROR(plugin::check_fault(settings.fault, settings.hooks));
+  const weir_host_t host = silent_host();
+  return plugin::choose_transport(settings, host, 2, plugin::Spread::kOneHost).status();
+}
 
 Report make_report() {
   Report report;

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/settings.h"
 #include "weir_info/machine.h"
 #include "weir_info/near_cards.h"
 
@@ -50,6 +51,10 @@ struct Report {
 
 // Examines this process and machine.
 Report make_report();
+
+// Why a communicator on one host would not start with the transports, failover and hooks of the
+// settings.
+Status check_transports(const Settings& settings);
 
 std::string text_of(const Report& report);
 std::string json_of(const Report& report);

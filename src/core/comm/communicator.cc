@@ -27,6 +27,7 @@
 #include "core/comm/start/kept_table.h"
 #include "core/comm/start/machine_exchange.h"
 #include "core/comm/start/measured_table.h"
+#include "core/comm/start/named_algorithms.h"
 #include "core/comm/start/program_files.h"
 #include "core/comm/start/rank_groups.h"
 #include "core/comm/watched_communicator.h"
@@ -215,16 +216,10 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   state_.host_memory = options.host_memory;
   if (!state_.host_memory) look_for_driver();
   WEIR_RETURN_IF_ERROR(plugin::check_fault(settings.fault, settings.hooks));
-  auto loaded = load_program_files(settings.programs);
-  const Status programs_status = loaded.status().with_context("WEIR_PROGRAMS");
-  const ProgramFiles programs = loaded.ok() ? loaded.take() : ProgramFiles();
-  const std::vector<const algo::Algorithm*> known = programs.with_built_in();
-  auto forced = engine::parse_forced_algorithms(settings.algorithm, known);
-  Result<cost::Rules> rules = settings.tuning_file.empty()
-                                  ? Result<cost::Rules>(cost::Rules{})
-                                  : cost::load_rules(settings.tuning_file, known);
-  Status names_status =
-      forced.ok() ? rules.status().with_context("WEIR_TUNING_FILE") : forced.status();
+  NamedAlgorithms algorithms = read_named_algorithms(settings);
+  const Status& programs_status = algorithms.programs_status;
+  const Status& names_status = algorithms.names_status;
+  const ProgramFiles& programs = algorithms.programs;
   // A name may be unknown because a program is missing here: then all ranks hear of that.
   if (!names_status.ok() && settings.programs.empty()) return names_status;
 
@@ -303,7 +298,7 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
       "WEIR_ALGORITHM='{}'\nWEIR_TLS={}\nWEIR_LEARN={}\nrules={}{}{}",
       settings.hooks, deterministic, options.arithmetic == Arithmetic::kNccl ? "NCCL's" : "IEEE's",
       settings.staging_bytes, settings.slice_bytes, settings.algorithm, settings.tls, learning,
-      names_status.ok() ? describe_rules(rules.value()) : "cannot be read", kProgramsMark,
+      names_status.ok() ? describe_rules(algorithms.rules) : "cannot be read", kProgramsMark,
       programs.listing);
   std::vector<Introduction> all;
   WEIR_RETURN_IF_ERROR(introduce(*bootstrap.value(), config, self, deadline_ns, &all));
@@ -432,13 +427,13 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   planner.arithmetic = options.arithmetic;
   planner.shared_cores = any_shared;
   planner.slice_bytes = static_cast<uint64_t>(settings.slice_bytes);
-  planner.forced = forced.take();
+  planner.forced = std::move(algorithms.forced);
   planner.table = costs.value().table;
   planner.wire_of_node = costs.value().wire_of_host;
   planner.forests = links.value().forests;
   planner.memory_ways = links.value().memory_ways;
   state_.device_ways = links.value().device_ways;
-  planner.rules = rules.take();
+  planner.rules = std::move(algorithms.rules);
   planner.programs = programs.programs;
   planner.explain = settings.explain;
   planner.learns = learns;

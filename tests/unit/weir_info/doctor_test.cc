@@ -4,6 +4,7 @@
 #include <elf.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -197,6 +198,41 @@ TEST(Doctor, ATopologyFileOfAnotherMachineIsNoted) {
   EXPECT_EQ(check_topology_file("NCCL_TOPO_FILE", path, topo::Merge::kAlways).verdict,
             Verdict::kBad);
   fs::remove(path);
+}
+
+std::vector<Check> checks_of_variable(std::string variable) {
+  char* environment[] = {variable.data(), nullptr};
+  return judge_variables(parse_settings(environment));
+}
+
+TEST(Doctor, VariablesWithWhichNothingStartsAreBad) {
+  const std::string fifo = testing::TempDir() + "weir_doctor_fifo";
+  fs::remove(fifo);
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  for (const auto& [variable, text] : {
+           std::pair<std::string, const char*>{"WEIR_ALGORITHM=foo", "WEIR_ALGORITHM: 'foo'"},
+           {"WEIR_ALGORITHM=allreduce=ring", "'allreduce' is not a collective; known are "},
+           {"WEIR_TUNING_FILE=/nonexist", "WEIR_TUNING_FILE: "},
+           {"WEIR_TUNING_FILE=" + fifo, "weir_doctor_fifo' is not a regular file"},
+           {"WEIR_PROGRAMS=/nonexist", "WEIR_PROGRAMS: "},
+           {"WEIR_FAILOVER=foo", "WEIR_FAILOVER"},
+           {"WEIR_TRANSPORT=foo", "foo"},
+           {"WEIR_SPIN_US=many", "WEIR_SPIN_US"},
+       }) {
+    const auto checks = checks_of_variable(variable);
+    ASSERT_EQ(checks.size(), 1u) << variable;
+    EXPECT_EQ(checks[0].verdict, Verdict::kBad) << variable;
+    EXPECT_NE(checks[0].finding.find(text), std::string::npos) << checks[0].finding;
+    EXPECT_NE(checks[0].remedy, "") << variable;
+  }
+  fs::remove(fifo);
+  const auto unknown = checks_of_variable("WEIR_FOO=1");
+  ASSERT_EQ(unknown.size(), 1u);
+  EXPECT_EQ(unknown[0].verdict, Verdict::kNote);
+  EXPECT_NE(unknown[0].finding.find("WEIR_FOO is set, but Weir has no such"), std::string::npos);
+  const auto good = checks_of_variable("WEIR_ALGORITHM=all_reduce=ring");
+  ASSERT_EQ(good.size(), 1u);
+  EXPECT_EQ(good[0].verdict, Verdict::kGood) << good[0].finding;
 }
 
 TEST(Doctor, JsonHoldsEveryCheckWithItsRemedy) {
