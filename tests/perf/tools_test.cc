@@ -465,6 +465,19 @@ TEST(PerfTools, OutputThatIsLostIsAnError) {
   }
 }
 
+TEST(PerfTools, ATopologyFileWithAnErrorIsNotAdvisedToBeTakenAlone) {
+  const std::string path = temporary_path("topology.xml");
+  std::ofstream(path) << "<system version=";
+  const CommandResult run =
+      run_tool("all_reduce_perf", small({"--ranks", "2"}),
+               {"WEIR_TOPOLOGY_FILE=" + path, "WEIR_TOPOLOGY_MERGE=1", "WEIR_LOG=warn"});
+  EXPECT_EQ(run.status, 0) << run.err;
+  EXPECT_NE(run.err.find("WEIR_TOPOLOGY_FILE is ignored"), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find("; name a topology file"), std::string::npos) << run.err;
+  EXPECT_EQ(run.err.find("takes it alone"), std::string::npos) << run.err;
+  std::remove(path.c_str());
+}
+
 TEST(PerfTools, SizesForWhichMemoryIsMissingAreLeftOut) {
   const CommandResult run = run_tool(
       "all_reduce_perf", {"--ranks", "2", "-b", "1K", "-e", "900G", "-i", "800G", "-n", "1"});

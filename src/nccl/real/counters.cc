@@ -140,7 +140,7 @@ void write_now() {
     text = text_of(it);
     path = place_of(*path_pattern);
   }
-  const std::string wrong = output::write_file(path, text, {.sync = false});
+  const std::string wrong = output::write_file(path, text, {.mode = 0644, .sync = false});
   if (wrong.empty()) return;
   std::lock_guard lock(it.lock);
   if (std::exchange(it.warned, true)) return;
