@@ -248,9 +248,11 @@ enum {
  *
  * Errors, on all ranks: WEIR_ERROR_INVALID_ARGUMENT when the programs are wrong (the text names the
  * operation), are for another number of ranks, have a name that is taken, or are not the same on
- * all ranks (it names the rank); WEIR_ERROR_UNSUPPORTED when they are right and cannot run;
- * WEIR_ERROR_INVALID_USAGE while a collective of some rank is in flight, and after an operation on
- * device memory. `comm` is as before then. WEIR_ERROR_TIMEOUT when a rank does not call. */
+ * all ranks (it names the rank); WEIR_ERROR_UNSUPPORTED when no call could run them here;
+ * WEIR_ERROR_INVALID_USAGE where a collective of some rank is in flight, where one rank has begun
+ * more of them than another, and after an operation on device memory. `comm` is as before then.
+ * WEIR_ERROR_TIMEOUT when a rank does not call, WEIR_ERROR_PEER_LOST when it has died or left.
+ * Collectives that other threads of the rank call meanwhile begin after it. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_comm_add_program(weir_comm_t comm, const char* name,
                                                              const void* text, size_t bytes,
                                                              uint32_t flags);

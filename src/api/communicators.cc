@@ -175,15 +175,19 @@ weir_result_t weir_comm_add_program(weir_comm_t comm, const char* name, const vo
   return guarded([&] {
     WEIR_CHECK_COMM(comm, "comm_add_program");
     WEIR_REFUSE_IN_CALLBACK("comm_add_program", comm);
-    if (name == nullptr) return invalid("comm_add_program: name is NULL", comm);
-    if (text == nullptr) return invalid("comm_add_program: text is NULL", comm);
-    if ((flags & ~uint32_t{WEIR_PROGRAM_PREFERRED}) != 0) {
-      return invalid(fmt::format("comm_add_program: flags {:#x} are not WEIR_PROGRAM_*", flags),
-                     comm);
+    // The other ranks wait for this one: they hear what is wrong with its call.
+    weir::Status mistake;
+    if (name == nullptr) {
+      mistake = weir::invalid_argument("name is NULL");
+    } else if (text == nullptr) {
+      mistake = weir::invalid_argument("text is NULL");
+    } else if ((flags & ~uint32_t{WEIR_PROGRAM_PREFERRED}) != 0) {
+      mistake = weir::invalid_argument(fmt::format("flags {:#x} are not WEIR_PROGRAM_*", flags));
     }
+    const std::string_view given(static_cast<const char*>(text), text == nullptr ? 0 : bytes);
     return report(comm->comm
-                      ->add_program(name, {static_cast<const char*>(text), bytes},
-                                    (flags & WEIR_PROGRAM_PREFERRED) != 0)
+                      ->add_program(name == nullptr ? "" : name, given,
+                                    (flags & WEIR_PROGRAM_PREFERRED) != 0, mistake)
                       .with_context("comm_add_program"),
                   comm);
   });

@@ -30,6 +30,7 @@
 #include <cstdlib>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <span>
@@ -95,8 +96,10 @@ class Communicator {
   const std::string& name() const { return state_.name; }
   const MakingProcess& maker() const { return state_.maker; }
 
-  // Collective: makes a set of programs a candidate; see weir_comm_add_program.
-  Status add_program(const std::string& name, std::string_view text, bool preferred);
+  // Collective: makes a set of programs a candidate; see weir_comm_add_program. `mistake`: an error
+  // in the arguments of this rank's call, which all ranks hear.
+  Status add_program(const std::string& name, std::string_view text, bool preferred,
+                     const Status& mistake = {});
 
   // Collective; color < 0 gives nullptr.
   Result<std::unique_ptr<Communicator>> split(int color, int key, const CommOptions& options);
@@ -229,6 +232,19 @@ class Communicator {
   // Where all ranks have a device: makes their memory reachable for operations on it.
   Status prepare_device(int device);
 
+  // ---- Programs: communicator_programs.cc
+  // With the lock held: whether the program may be added now.
+  Status check_program(const algo::Imported& program);
+  // Exchanges with the other ranks whether all add the program, which `mine` describes, and after
+  // the same collective: that with the number `sequence`. `number`: of the call of add_program.
+  Status agree_on_program(uint64_t number, uint64_t sequence, const Status& status,
+                          const std::string& mine);
+  // Why not all ranks can come for that; ok while they can.
+  Status why_not_together(uint64_t number, uint64_t sequence, uint64_t patient_until_ns,
+                          const StillPossible& alive);
+  // The reason for which a rank has ended that call before all had come; ok while none has.
+  Status ended_program(uint64_t number);
+
   // ---- Progress: progress.cc
   bool is_stream_message_possible(std::string* why_not);
   // Without the lock, after a poll: callbacks, and operations that a stream is given now.
@@ -281,7 +297,9 @@ class Communicator {
   std::atomic<Communicator*> inner_{nullptr};  // carries this one's one-sided operations
   std::atomic<Communicator*> outer_{nullptr};  // the one whose operations this one carries
   uint64_t split_count_ = 0;
+  std::mutex program_lock_;                        // held during add_program
   uint64_t program_count_ = 0;                     // calls of add_program
+  std::map<uint64_t, Status> ended_programs_;      // by number, what other ranks have told
   std::map<std::string, uint64_t> shrink_counts_;  // by the list of excluded ranks
 };
 

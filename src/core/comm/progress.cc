@@ -137,9 +137,15 @@ bool Communicator::is_stream_message_possible(std::string* why_not) {
 
 Status Communicator::start(Request& request) {
   Status status;
-  {
-    const std::lock_guard lock(state_.lock);
-    status = start_locked(request);
+  for (;;) {
+    std::unique_lock lock(state_.lock);
+    // Work of streams is chosen now, and not when its turn comes.
+    if (request.kind != RequestKind::kDevice || !operations_.queue().is_held()) {
+      status = start_locked(request);
+      break;
+    }
+    lock.unlock();
+    nanosleep(&kNap, nullptr);
   }
   act_on_poll();
   return status;

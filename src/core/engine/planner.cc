@@ -137,6 +137,23 @@ void Planner::add(std::shared_ptr<const algo::Imported> program, bool preferred)
   next_uneven_choice_ = 0;
 }
 
+Status Planner::check_runnable(const algo::Imported& program) const {
+  const algo::Algorithm& algorithm = program.algorithm();
+  const weir_transport_functions_t& transport = *context_.transport;
+  if (!algo::uses_messages(algorithm)) {
+    if (context_.mapped()) return {};
+    return Status(Code::kUnsupported,
+                  fmt::format("'{}' works in memory of peers, which transport '{}' does not map; "
+                              "add programs of messages",
+                              algorithm.name, transport.name));
+  }
+  const uint32_t lanes = program.program(0).shape.lane_count;
+  if (lanes <= program_lanes(transport.caps)) return {};
+  return Status(Code::kUnsupported,
+                fmt::format("'{}' has {} lanes, and transport '{}' has {} for programs; use fewer",
+                            algorithm.name, lanes, transport.name, program_lanes(transport.caps)));
+}
+
 Planner::Entry& Planner::entry_of(const PlanKey& key) {
   const uint64_t flags =
       uint64_t{key.in_place} | uint64_t{key.windows} << 1 | uint64_t{key.told} << 2;

@@ -129,6 +129,8 @@ class Planner {
   // Makes a set of programs a candidate; `preferred`: it is used wherever it can be. All plans are
   // made again; those of operations under way stay valid.
   void add(std::shared_ptr<const algo::Imported> program, bool preferred);
+  // kUnsupported: no call of this communicator could ever run it.
+  Status check_runnable(const algo::Imported& program) const;
   // Every algorithm that may be a candidate.
   std::span<const algo::Algorithm* const> algorithms() const { return algorithms_; }
 

@@ -113,6 +113,12 @@ void CollectiveQueue::enqueue(Request& request) {
   }
 }
 
+void CollectiveQueue::release() {
+  held_ = false;
+  // What they have waited until now was no fault of a rank that they will wait for.
+  for (Request* it = first_; it != nullptr; it = it->next) it->deadline_ns = 0;
+}
+
 void CollectiveQueue::remove(const Request& request) {
   Request* before = nullptr;
   for (Request* it = first_; it != nullptr; before = it, it = it->next) {
@@ -172,7 +178,7 @@ void CollectiveQueue::start(const engine::Plan& plan, const engine::Call& call) 
 
 bool CollectiveQueue::begin(Request& request, OperationFailure* failure) {
   engine::Context& context = state_.context;
-  if (!context.may_begin() || request.paused) return false;
+  if (held_ || !context.may_begin() || request.paused) return false;
   const uint64_t next = context.sequence + 1;
   if (request.explored == 0 && planner_->explores(next)) {
     const bool rooted = is_rooted(request.call.collective) && context.rank_count > 1;

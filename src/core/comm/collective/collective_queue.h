@@ -62,6 +62,11 @@ class CollectiveQueue {
   bool poll(OperationFailure* failure);
   void fail_all(const Status& status);
 
+  // While it is held no collective begins; those that have begun go on.
+  void hold() { held_ = true; }
+  void release();
+  bool is_held() const { return held_; }
+
   const Request* first() const { return first_; }
   bool is_empty() const { return first_ == nullptr; }
   // The ranks that the first one waits for. Sets `ranks`, which may have duplicates.
@@ -101,13 +106,14 @@ class CollectiveQueue {
   engine::Run* active_run_ = nullptr;  // of the first one
   bool meeting_ = false;               // that run is the meeting before it
   bool failed_under_way_ = false;
+  bool held_ = false;
   Request* first_ = nullptr;  // linked by Request::next
   Request* last_ = nullptr;
 };
 
 inline CollectiveQueue::Warm CollectiveQueue::run_warm(const engine::Call& call) {
   using engine::Advance;
-  if (first_ != nullptr) [[unlikely]]
+  if (first_ != nullptr || held_) [[unlikely]]
     return Warm::kRefused;
   if (call.recv_counts != nullptr) return run_warm_uneven(call);
   engine::Context& context = state_.context;

@@ -162,7 +162,8 @@ std::string HealthTexts::absence_of(const Request& request, const std::vector<Ra
     if (line.sequence.load(std::memory_order_acquire) != sequence) absent.push_back(p);
   }
   if (absent.empty()) {
-    return describe_ranks(ranks) + ", which began the operation and has not finished it";
+    return fmt::format("{}, which began the operation and {} not finished it",
+                       describe_ranks(ranks), ranks.size() == 1 ? "has" : "have");
   }
   const std::string text =
       fmt::format("{}, which {} not called operation {}", describe_ranks(absent),

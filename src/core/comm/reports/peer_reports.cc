@@ -153,6 +153,18 @@ bool PeerReports::has_finished(Rank peer, uint64_t sequence) const {
   return on_board() && board_.peer(peer).report.finished >= sequence;
 }
 
+uint64_t PeerReports::latest_call_of(Rank peer) const {
+  if (!are_mapped()) {
+    const HealthReport* report = report_of(peer);
+    return report == nullptr ? 0 : report->sequence;
+  }
+  uint64_t latest = 0;
+  for (const engine::DescriptorLine& line : state_.context.control(peer).descriptor) {
+    latest = std::max(latest, line.sequence.load(std::memory_order_acquire));
+  }
+  return latest;
+}
+
 bool PeerReports::called_otherwise(Rank peer, uint64_t sequence, uint32_t mark) const {
   if (are_mapped()) {
     return engine::called_otherwise(state_.context.control(peer), sequence, mark);

@@ -50,6 +50,8 @@ class PeerReports {
   // The failure that a peer reports; ok when it reports none. Adds the ranks that it blames.
   Status failure_of(Rank peer, std::vector<Rank>* blamed) const;
   bool has_finished(Rank peer, uint64_t sequence) const;
+  // The number of the latest collective that the peer is known to have called; 0: of none.
+  uint64_t latest_call_of(Rank peer) const;
   bool called_otherwise(Rank peer, uint64_t sequence, uint32_t mark) const;
   // The ranks that a peer waited for by its latest report.
   void collect_awaited_by(Rank peer, std::vector<Rank>* ranks) const;
