@@ -242,17 +242,15 @@ enum {
  * for the collective that they perform, like an algorithm of Weir's own (docs/routing.md). `text`
  * holds `bytes` bytes, at most 32 MiB, of Weir's JSON or of MSCCL's XML (docs/schedules.md); `name`
  * is the algorithm's name, 1 to 64 letters, digits, '_', '-' and '.'. Both are copied. `flags`:
- * WEIR_PROGRAM_*. All ranks pass the same; each verifies the programs before it tells the others,
- * so that all add them or none does. They stay until `comm` is destroyed; a communicator that is
- * split from it or shrunk does not have them.
+ * WEIR_PROGRAM_*. All ranks pass the same; all add it or none does. It stays until `comm` is
+ * destroyed; communicators made of `comm` lack it. What other threads call meanwhile begins later.
  *
  * Errors, on all ranks: WEIR_ERROR_INVALID_ARGUMENT when the programs are wrong (the text names the
  * operation), are for another number of ranks, have a name that is taken, or are not the same on
  * all ranks (it names the rank); WEIR_ERROR_UNSUPPORTED when no call could run them here;
- * WEIR_ERROR_INVALID_USAGE where a collective of some rank is in flight, where one rank has begun
- * more of them than another, and after an operation on device memory. `comm` is as before then.
- * WEIR_ERROR_TIMEOUT when a rank does not call, WEIR_ERROR_PEER_LOST when it has died or left.
- * Collectives that other threads of the rank call meanwhile begin after it. */
+ * WEIR_ERROR_INVALID_USAGE while a collective of some rank is in flight, where one rank has begun
+ * more of them than another, and after one on device memory. `comm` is as before then.
+ * WEIR_ERROR_TIMEOUT when a rank does not call, WEIR_ERROR_PEER_LOST when it has died or left. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_comm_add_program(weir_comm_t comm, const char* name,
                                                              const void* text, size_t bytes,
                                                              uint32_t flags);

@@ -43,7 +43,15 @@ int import(const ImportCommand& options) {
     const std::string text = algo::with_origins(imported.status().text(), read.value());
     return fail(invalid_argument(options.file + ": " + text), kExitFlaw);
   }
-  const Status written = write(sched::to_json(set), options.output);
+  std::string text = sched::to_json(set);
+  if (text.size() > algo::kProgramTextBytesMax) {
+    text = sched::to_json(set, sched::JsonForm::kOneLine);
+  }
+  if (text.size() > algo::kProgramTextBytesMax) {
+    fmt::print(stderr, "{}: as JSON the programs take {} bytes, and a communicator reads {}\n",
+               options.file, text.size(), algo::kProgramTextBytesMax);
+  }
+  const Status written = write(text, options.output);
   if (!written.ok()) return fail(written, kExitFlaw);
   const algo::Algorithm& algorithm = imported.value()->algorithm();
   const sched::Shape& shape = set.programs[0].shape;

@@ -31,6 +31,8 @@ Result<ProgramText> read_programs(std::string_view text, std::string_view name) 
     return invalid_argument(fmt::format("{}: {} bytes are more than the {} of a file of programs",
                                         name, text.size(), kProgramTextBytesMax));
   }
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   const size_t first = text.find_first_not_of(" \t\r\n");
   if (first == std::string_view::npos) {
     return invalid_argument(fmt::format("{}: the file is empty", name));

@@ -349,7 +349,7 @@ Program read_head(Reader& reader, const json& document, Access* access) {
 
 }  // namespace
 
-std::string to_json(const ProgramSet& set) {
+std::string to_json(const ProgramSet& set, JsonForm form) {
   const Program& head = set.programs.front();
   json document{{"format", kFormat},
                 {"version", kVersion},
@@ -370,7 +370,7 @@ std::string to_json(const ProgramSet& set) {
   json programs = json::array();
   for (const Program& program : set.programs) programs.push_back(program_to_json(program));
   document["programs"] = std::move(programs);
-  return document.dump(1) + "\n";
+  return document.dump(form == JsonForm::kLines ? 1 : -1) + "\n";
 }
 
 std::string to_json(const Program& program) { return program_to_json(program).dump(1) + "\n"; }

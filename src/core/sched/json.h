@@ -36,8 +36,10 @@ struct ProgramSet {
   std::vector<Program> programs;  // by rank
 };
 
-// The programs must be of one collective (validate_heads). Ends with a newline.
-std::string to_json(const ProgramSet& set);
+// The programs must be of one collective (validate_heads). Ends with a newline. On many lines, for
+// people, or on one, which takes fewer bytes.
+enum class JsonForm : uint8_t { kLines, kOneLine };
+std::string to_json(const ProgramSet& set, JsonForm form = JsonForm::kLines);
 // One entry of "programs", for people and tools; a set is needed to read programs back.
 std::string to_json(const Program& program);
 // The text may hold a document of any origin; at most `kJsonBytesMax` bytes.

@@ -39,6 +39,25 @@ ProgramSet set_of(const char* name, Collective collective, Rank n) {
 }
 
 // Every program of Weir's own, written and read again, is an algorithm with the same properties.
+TEST(Imported, FilesMayBeginWithAByteOrderMark) {
+  const std::string mark = "\xef\xbb\xbf";
+  const auto xml = read_programs(mark + msccl_ring_all_gather(3, true), "a.xml");
+  ASSERT_TRUE(xml.ok()) << xml.status().text();
+  const auto json = read_programs(mark + sched::to_json(xml.value().set), "a.json");
+  ASSERT_TRUE(json.ok()) << json.status().text();
+}
+
+TEST(Imported, OneLineSaysTheSameInFewerBytes) {
+  const auto xml = read_programs(msccl_ring_all_gather(3, true), "a.xml");
+  ASSERT_TRUE(xml.ok()) << xml.status().text();
+  const std::string lines = sched::to_json(xml.value().set);
+  const std::string line = sched::to_json(xml.value().set, sched::JsonForm::kOneLine);
+  EXPECT_LT(line.size() * 3, lines.size() * 2);
+  const auto again = read_programs(line, "a.json");
+  ASSERT_TRUE(again.ok()) << again.status().text();
+  EXPECT_EQ(sched::to_json(again.value().set), lines);
+}
+
 TEST(Imported, TheProgramsOfEveryAlgorithmBecomeOneAgain) {
   std::set<std::string> refused;
   for (const Algorithm* algorithm : all_algorithms()) {
