@@ -120,7 +120,7 @@ Status Communicator::add_program(const std::string& name, std::string_view text,
   }
   const std::string mine =
       fmt::format("{} {}{}", hash_of_program(text), name, preferred ? " (preferred)" : "");
-  const Status agreed = agree_on_program(program_count_++, sequence, status, mine);
+  Status agreed = agree_on_program(program_count_++, sequence, status, mine);
   const std::lock_guard lock(state_.lock);
   if (agreed.ok()) queue.planner()->add(std::move(program), preferred);
   queue.release();
