@@ -460,7 +460,7 @@ TEST(CostsOverTcp, AreWrittenWhereTheSettingSays) {
       with_timeout(60'000));
   std::ifstream file(path);
   const auto json = nlohmann::json::parse(file);
-  EXPECT_EQ(json["version"].get<int>(), 3);
+  EXPECT_EQ(json["version"].get<int>(), 4);
   EXPECT_GT(json["shm_shared_cache.message_ns"].get<double>(), 500);
   std::filesystem::remove_all(pattern);
 }
