@@ -17,7 +17,7 @@ namespace weir::cost {
 // $HOME/.cache/weir. An error when none of them is set.
 Result<std::string> cache_directory(const std::string& setting);
 
-// "tasks-v3-0123456789abcdef.json"
+// "tasks-v4-0123456789abcdef.json"
 std::string cache_file_name(uint64_t topology_hash);
 
 // A table is measured anew at the next start after this time.
@@ -53,7 +53,7 @@ Status store_cached_table(const std::string& directory, const Table& table);
 // to the same checks as tables, and is written in the same way.
 Result<bool> doubt_cached_table(const std::string& directory, const Table& table,
                                 const std::string& reason);
-// "tasks-v3-0123456789abcdef.doubts": the checksum of the table's blob (16 hexadecimal digits), a
+// "tasks-v4-0123456789abcdef.doubts": the checksum of the table's blob (16 hexadecimal digits), a
 // space and the reason.
 std::string doubts_file_name(uint64_t topology_hash);
 
