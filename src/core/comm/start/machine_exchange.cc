@@ -199,7 +199,7 @@ MachineExchange::MachineExchange(const engine::Context& context, const Settings&
       context_.mapped() && std::any_of(all_.begin(), all_.end(), [&](const Introduction& one) {
         return one.cpu_place.numa != all_[0].cpu_place.numa;
       });
-  takes_part_ = spans_nodes_ || (!context_.mapped() && (!hosts_.empty() || has_devices_));
+  takes_part_ = spans_nodes_ || has_devices_ || (!context_.mapped() && !hosts_.empty());
 }
 
 Result<std::vector<std::string>> MachineExchange::all_gather(Bootstrap& bootstrap,
@@ -237,7 +237,7 @@ std::string MachineExchange::rider() {
   }
   if (round_ > 1 || !unknown_.empty() || !is_leader(rank)) return text;
   // Two hosts that are alike need no more than that, more of them may differ when measured.
-  if (!spans_nodes_ && hosts_are_alike() && leaders_.size() < 3) return text;
+  if (!context_.mapped() && hosts_are_alike() && leaders_.size() < 3) return text;
   const uint32_t kind = kind_of_host_[host_of(rank)];
   const auto first = std::find(kind_of_host_.begin(), kind_of_host_.end(), kind);
   if (leaders_[static_cast<size_t>(first - kind_of_host_.begin())] != rank) return text;
@@ -334,16 +334,18 @@ bool MachineExchange::hosts_are_alike() const {
          std::all_of(population.begin(), population.end(), same);
 }
 
-Result<graph::LinkGraph> MachineExchange::make_graph(AgreedCosts* costs, std::string* why) {
+Result<graph::LinkGraph> MachineExchange::make_graph(bool on_devices, AgreedCosts* costs,
+                                                     std::string* why) {
   std::vector<graph::RankPlace> places;
+  devices_known_ = on_devices;
   for (Rank rank = 0; rank < all_.size(); ++rank) {
     graph::RankPlace place;
     place.host = host_of(rank);
-    // Ranks that map memory have their data there, and not on their devices.
-    place.device = spans_nodes_
-                       ? topo::kNoNode
-                       : device_of(all_[rank].device, topologies_[kind_of_host_[place.host]]);
+    if (on_devices) {
+      place.device = device_of(all_[rank].device, topologies_[kind_of_host_[place.host]]);
+    }
     if (place.device == topo::kNoNode) {
+      devices_known_ = false;
       for (const int cpu : all_[rank].cpus) place.cpus.add(static_cast<uint32_t>(cpu));
     }
     places.push_back(std::move(place));
@@ -397,12 +399,13 @@ Result<LinksInUse> MachineExchange::agree(Bootstrap& bootstrap, AgreedCosts* cos
                                           uint64_t deadline_ns) {
   LinksInUse links;
   if (!takes_part_) return links;
+  const bool maps = context_.mapped();
   if (!unknown_.empty()) {
-    if (!spans_nodes_) links.forests = star_of(*costs, hosts_, cards_of_host_);
+    if (!maps) links.forests = star_of(*costs, hosts_, cards_of_host_);
     links.reason = "not known (" + unknown_ + ")";
     return links;
   }
-  if (!spans_nodes_ && hosts_are_alike() && costs->wire_of_host.empty()) {
+  if (!maps && hosts_are_alike() && costs->wire_of_host.empty()) {
     links.reason = fmt::format("{} hosts that are alike: trees are not faster", leaders_.size());
     return links;
   }
@@ -416,12 +419,12 @@ Result<LinksInUse> MachineExchange::agree(Bootstrap& bootstrap, AgreedCosts* cos
                       "no topology of its machine");
   }
   std::string figures;
-  auto graph = make_graph(costs, &figures);
+  auto graph = make_graph(has_devices_, costs, &figures);
   uint64_t hash = 0;
   if (graph.ok()) hash = graph.value().hash();
   std::string verdict;
   append(hash, &verdict);
-  if (context_.rank == 0 && spans_nodes_) {
+  if (context_.rank == 0 && maps) {
     const std::string why = graph.ok() ? "ranks reach each other's memory" : graph.status().text();
     verdict = pack_verdict(hash, {.offered = false, .reason = why, .searches = {}});
   } else if (context_.rank == 0) {
@@ -448,28 +451,39 @@ Result<LinksInUse> MachineExchange::agree(Bootstrap& bootstrap, AgreedCosts* cos
                               rank, other, of_0));
   }
   if (!graph.ok()) {
-    if (!spans_nodes_) links.forests = star_of(*costs, hosts_, cards_of_host_);
+    if (!maps) links.forests = star_of(*costs, hosts_, cards_of_host_);
     links.reason = "not known (" + graph.status().text() + ")";
     return links;
   }
   auto told = unpack_verdict(verdicts.value()[0], graph.value());
   if (!told.ok()) return unreadable(0, told.status().text());
-  if (spans_nodes_) {
-    links.reason = fmt::format(
-        "ranks in several NUMA nodes, graph {:016x}: predictions know which links they share",
-        hash);
+  if (devices_known_ && hosts_.empty()) {
+    links.device_ways =
+        std::make_shared<const graph::DeviceWays>(graph::device_ways(graph.value()));
+  }
+  if (maps) {
+    if (links.device_ways != nullptr) {
+      links.reason = fmt::format("devices, graph {:016x}{}", hash, describe(*links.device_ways));
+    } else if (has_devices_) {
+      links.reason = "not all devices of the ranks are in the topology of the machine";
+    }
+    if (!spans_nodes_) return links;
+    // The data of collectives on memory of the host lie there, and not on the ranks' devices.
+    if (has_devices_) graph = make_graph(false, costs, &figures);
+    if (!graph.ok()) return links;
+    links.reason += fmt::format(
+        "{}ranks in several NUMA nodes, graph {:016x}: predictions know which links they share",
+        links.reason.empty() ? "" : "; ", graph.value().hash());
     links.memory_ways = std::make_shared<const cost::MessageWays>(graph.take());
     return links;
   }
+  const std::string hosts = hosts_.empty() ? "one host"
+                                           : fmt::format("{} hosts of {} kinds, {} networks",
+                                                         leaders_.size(), kinds_.size(), figures);
   links.reason =
-      fmt::format("{} hosts of {} kinds, {} networks, graph {:016x}: trees are {}: {}",
-                  leaders_.size(), kinds_.size(), figures, hash,
+      fmt::format("{}, graph {:016x}: trees are {}: {}", hosts, hash,
                   told.value().offered ? "offered" : "not offered", printable(told.value().reason));
-  if (has_devices_ && hosts_.empty() && all_.size() > 1) {
-    links.device_ways =
-        std::make_shared<const graph::DeviceWays>(graph::device_ways(graph.value()));
-    links.reason += describe(*links.device_ways);
-  }
+  if (links.device_ways != nullptr) links.reason += describe(*links.device_ways);
   if (told.value().offered) {
     links.forests =
         std::make_shared<graph::Forests>(graph.take(), std::move(told.value().searches));

@@ -98,7 +98,8 @@ class MachineExchange {
   uint32_t host_of(Rank rank) const { return hosts_.empty() ? 0 : hosts_[rank]; }
   // By what is known after the first gather.
   bool hosts_are_alike() const;
-  Result<graph::LinkGraph> make_graph(AgreedCosts* costs, std::string* why);
+  // `on_devices`: of the ranks' devices, as far as these are known.
+  Result<graph::LinkGraph> make_graph(bool on_devices, AgreedCosts* costs, std::string* why);
 
   const engine::Context& context_;
   const Settings& settings_;
@@ -118,6 +119,7 @@ class MachineExchange {
   std::vector<uint32_t> kind_of_host_;
   // After the second:
   std::vector<topo::Topology> topologies_;  // of each kind
+  bool devices_known_ = false;              // of the latest graph: it has each rank's
   uint32_t topologies_told_ = 0;
 };
 
