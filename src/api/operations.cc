@@ -603,7 +603,7 @@ weir_result_t weir_group_end(void) {
     bool background = false;
     const std::shared_ptr<CallGroup> group = join_messages(operations);
     for (Deferred& deferred : operations) {
-      const Status status = deferred.comm->comm->start(*deferred.request);
+      const Status status = deferred.comm->comm->start(*deferred.request, group.get());
       if (status.ok()) {
         background = background || deferred.out != nullptr;
         continue;

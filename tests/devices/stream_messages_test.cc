@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Messages of the C API that go directly between devices: between threads.
+#include <time.h>
+
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -55,6 +58,40 @@ TEST(StreamMessages, ACallWaitsForItsStreamAndTheCallerDoesNot) {
 }
 
 // As those that do not know yet which device they will use.
+double thread_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+// Eight times as many cost about eight times as much; 400 times where each looks at all others.
+TEST(StreamMessages, TheEndOfALargeGroupCostsInProportionToItsMessages) {
+  messages_between_threads(2, [](weir_comm_t comm, int, int rank) {
+    const Stream stream;
+    const DeviceArray<int> out(numbers(5, rank));
+    const DeviceArray<int> in(std::vector<int>(5, -1));
+    EXPECT_WEIR(comm, weir_comm_set_stream(comm, stream.get()));
+    const auto least = [&](int count) {
+      double seconds = 1e9;
+      for (int round = 0; round < 3; ++round) {
+        EXPECT_WEIR(comm, weir_group_start());
+        for (int i = 0; i < count; ++i) {
+          EXPECT_WEIR(comm, send(comm, out, 5, 1 - rank));
+          EXPECT_WEIR(comm, recv(comm, in, 5, 1 - rank));
+        }
+        const double begin = thread_seconds();
+        EXPECT_WEIR(comm, weir_group_end());
+        seconds = std::min(seconds, thread_seconds() - begin);
+        stream.synchronize();
+      }
+      return seconds;
+    };
+    const double few = least(100);
+    const double many = least(800);
+    EXPECT_LT(many, 40 * few) << "100 cost " << few << " s, 800 " << many << " s";
+  });
+}
+
 TEST(StreamMessages, OfACommunicatorMadeBeforeADeviceNeedACollectiveFirst) {
   run_threads_on_devices(2, [](weir_comm_t comm, int n, int rank) {
     const DeviceArray<int> data(numbers(10, rank));

@@ -113,8 +113,8 @@ class Communicator {
   // lie there.
   Status route(Request& request);
   // Starts an operation; `request` must live until it is done. Fails without effect, or later in
-  // the request.
-  Status start(Request& request);
+  // the request. One of `group` goes on a stream in the `advance` after all of the group.
+  Status start(Request& request, const CallGroup* group = nullptr);
   // One poll; true when the request is done (its status then says how).
   bool test(Request& request);
   Status wait(Request& request);

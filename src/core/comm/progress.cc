@@ -135,7 +135,7 @@ bool Communicator::is_stream_message_possible(std::string* why_not) {
   return operations_.device_side().takes_message(why_not);
 }
 
-Status Communicator::start(Request& request) {
+Status Communicator::start(Request& request, const CallGroup* group) {
   Status status;
   for (;;) {
     std::unique_lock lock(state_.lock);
@@ -147,7 +147,8 @@ Status Communicator::start(Request& request) {
     lock.unlock();
     nanosleep(&kNap, nullptr);
   }
-  act_on_poll();
+  // Otherwise each call of a large group would look at all those before it, which cannot begin yet.
+  if (group == nullptr) act_on_poll();
   return status;
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -70,6 +71,7 @@ DeviceMessages::Holds DeviceMessages::look_at_batches() const {
 std::vector<bool> DeviceMessages::find_held() const {
   const Holds by_batches = look_at_batches();
   std::vector<bool> held(pending_.size());
+  std::set<const CallGroup*> held_groups;
   // A group is enqueued as a whole.
   for (bool again = true; std::exchange(again, false);) {
     Holds holds = by_batches;
@@ -89,13 +91,13 @@ std::vector<bool> DeviceMessages::find_held() const {
       }
     }
     for (size_t i = 0; i < pending_.size(); ++i) {
-      const DeviceCall& one = *pending_[i]->device;
-      if (!held[i] || one.group == nullptr || !one.on_stream) continue;
-      for (size_t k = 0; k < pending_.size(); ++k) {
-        const DeviceCall& other = *pending_[k]->device;
-        if (held[k] || other.group != one.group || !other.on_stream) continue;
-        held[k] = again = true;
-      }
+      const DeviceCall& call = *pending_[i]->device;
+      if (held[i] && call.on_stream && call.group != nullptr) held_groups.insert(call.group.get());
+    }
+    for (size_t i = 0; i < pending_.size(); ++i) {
+      const DeviceCall& call = *pending_[i]->device;
+      if (held[i] || !call.on_stream || held_groups.count(call.group.get()) == 0) continue;
+      held[i] = again = true;
     }
   }
   return held;
