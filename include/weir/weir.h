@@ -206,9 +206,9 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_comm_shrink(weir_comm_t comm, const 
  * valid until destroy. */
 WEIR_API weir_result_t weir_comm_abort(weir_comm_t comm);
 
-/* Frees the communicator. Operations in flight are aborted; their requests may still be given to
- * weir_wait and weir_test. No other thread may be in a call on it ("Threads" above). In a child
- * made by fork, the parent's operations continue. NULL is accepted. */
+/* Frees the communicator. Operations in flight, and those in this thread's open group, whose end
+ * leaves them out, are aborted; their requests may still be given to weir_wait and weir_test. No
+ * other thread may be in a call on it. After fork a parent's operations continue. NULL is fine. */
 WEIR_API weir_result_t weir_comm_destroy(weir_comm_t comm);
 
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_comm_rank(weir_comm_t comm, int* rank);

@@ -254,6 +254,7 @@ weir_result_t weir_comm_destroy(weir_comm_t comm) {
     } else {
       WEIR_CHECK_COMM(comm, "comm_destroy");
       WEIR_REFUSE_IN_CALLBACK("comm_destroy", comm);
+      weir::api::leave_open_group(comm);
       comm->mark = 0;
     }
     delete comm;

@@ -56,6 +56,9 @@ namespace weir::api {
 // waits for it.
 weir_result_t submit(weir_comm_t comm, const engine::Call& call, weir_request_t* request);
 
+// Before `comm` is destroyed: its calls in this thread's open group never begin.
+void leave_open_group(weir_comm_t comm);
+
 }  // namespace weir::api
 
 namespace weir {

@@ -133,6 +133,16 @@ weir_result_t launch(weir_comm_t comm, weir_request_t* out, Fill fill) {
 
 }  // namespace
 
+void weir::api::leave_open_group(weir_comm_t comm) {
+  if (!in_group()) return;
+  std::erase_if(my_group().operations, [comm](const Deferred& it) {
+    if (it.comm != comm) return false;
+    // One with a handle ends with the communicator.
+    if (it.out == nullptr) comm->comm->requests().release(it.request);
+    return true;
+  });
+}
+
 weir_result_t weir::api::submit(weir_comm_t comm, const Call& call, weir_request_t* out) {
   if (out == nullptr && t_call_nesting == 0) [[likely]] {
     const Status status = comm->comm->run(call);

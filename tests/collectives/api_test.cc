@@ -136,6 +136,34 @@ TEST(Groups, OneThreadDrivesSeveralRanks) {
   for (weir_comm_t comm : comms) ASSERT_EQ(weir_comm_destroy(comm), WEIR_OK);
 }
 
+TEST(Groups, GoOnWithoutTheCallsOfACommunicatorThatIsDestroyed) {
+  run_processes(2, [](int rank, weir_comm_t comm) {
+    weir_comm_t destroyed = nullptr;
+    ASSERT_EQ(weir_comm_split(comm, 0, rank, nullptr, &destroyed), WEIR_OK);
+    float given_up[] = {1, 1, 1};
+    float sum = 1;
+    weir_request_t request = nullptr;
+    weir_result_t called_back = WEIR_OK;
+    ASSERT_EQ(weir_group_start(), WEIR_OK);
+    ASSERT_EQ(weir_all_reduce(destroyed, given_up, given_up, 1, WEIR_FLOAT32, WEIR_SUM, nullptr),
+              WEIR_OK);
+    ASSERT_EQ(weir_all_reduce(comm, &sum, &sum, 1, WEIR_FLOAT32, WEIR_SUM, nullptr), WEIR_OK);
+    ASSERT_EQ(weir_send(destroyed, &given_up[1], 1, WEIR_FLOAT32, 1 - rank, nullptr), WEIR_OK);
+    ASSERT_EQ(weir_recv(destroyed, &given_up[2], 1, WEIR_FLOAT32, 1 - rank, &request), WEIR_OK);
+    const auto callback = [](void* context, weir_result_t result) {
+      *static_cast<weir_result_t*>(context) = result;
+    };
+    ASSERT_EQ(weir_request_on_complete(request, callback, &called_back), WEIR_OK);
+    ASSERT_EQ(weir_comm_destroy(destroyed), WEIR_OK);
+    EXPECT_EQ(called_back, WEIR_ERROR_ABORTED);
+    EXPECT_EQ(weir_group_end(), WEIR_OK) << weir_last_error(nullptr);
+    EXPECT_EQ(sum, 2.0f);
+    EXPECT_EQ(given_up[0], 1.0f);
+    EXPECT_EQ(weir_wait(&request), WEIR_ERROR_ABORTED);
+    EXPECT_EQ(request, nullptr);
+  });
+}
+
 TEST(Communicators, ProgressTogetherInWhateverOrderTheyAreWaitedFor) {
   run_processes(2, [](int rank, weir_comm_t comm) {
     weir_comm_t other = nullptr;

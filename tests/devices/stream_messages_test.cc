@@ -92,6 +92,29 @@ TEST(StreamMessages, TheEndOfALargeGroupCostsInProportionToItsMessages) {
   });
 }
 
+TEST(StreamMessages, OfAGroupMayBeOfADestroyedCommunicator) {
+  messages_between_threads(2, [](weir_comm_t comm, int n, int rank) {
+    const Stream stream;
+    const DeviceArray<int> data(numbers(1000, rank));
+    const DeviceArray<int> in(std::vector<int>(1000, -1));
+    weir_comm_t destroyed = nullptr;
+    ASSERT_WEIR(comm, weir_comm_split(comm, 0, rank, nullptr, &destroyed));
+    EXPECT_WEIR(comm, weir_comm_set_stream(destroyed, stream.get()));
+    EXPECT_WEIR(comm, weir_comm_set_stream(comm, stream.get()));
+    EXPECT_WEIR(comm, weir_group_start());
+    ASSERT_WEIR(destroyed, send(destroyed, data, 1000, 1 - rank));
+    ASSERT_WEIR(destroyed, weir_all_reduce(destroyed, data.data(), data.data(), 1000, WEIR_INT32,
+                                           WEIR_SUM, nullptr));
+    ASSERT_WEIR(comm, send(comm, data, 1000, (rank + 1) % n));
+    ASSERT_WEIR(comm, recv(comm, in, 1000, (rank + 1) % n));
+    EXPECT_WEIR(comm, weir_comm_destroy(destroyed));
+    EXPECT_WEIR(comm, weir_group_end());
+    stream.synchronize();
+    EXPECT_EQ(in.get(), numbers(1000, (rank + 1) % n));
+    EXPECT_EQ(data.get(), numbers(1000, rank));
+  });
+}
+
 TEST(StreamMessages, OfACommunicatorMadeBeforeADeviceNeedACollectiveFirst) {
   run_threads_on_devices(2, [](weir_comm_t comm, int n, int rank) {
     const DeviceArray<int> data(numbers(10, rank));
