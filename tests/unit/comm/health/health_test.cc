@@ -201,10 +201,18 @@ TEST_F(HealthTest, WhatBrokeAnotherCommunicatorOfTheseRanksBreaksThisOne) {
 }
 
 TEST_F(HealthTest, AShrinkGoesOnOnlyWithRanksThatLive) {
-  EXPECT_TRUE(health.check_survivors({}).ok());
+  const auto survivors_but = [&](const std::set<Rank>& out) {
+    return health.check_survivors(out, "weir_comm_split", "leave it out");
+  };
+  EXPECT_TRUE(survivors_but({}).ok());
   peer(2).health.gone.store(1);
-  EXPECT_EQ(health.check_survivors({}).code(), Code::kPeerLost);
-  EXPECT_TRUE(health.check_survivors({2}).ok());
+  const Status lost = survivors_but({});
+  EXPECT_EQ(lost.code(), Code::kPeerLost);
+  EXPECT_NE(lost.text().find("rank 2"), std::string::npos) << lost.text();
+  EXPECT_NE(lost.text().find("before all ranks had called weir_comm_split; leave it out"),
+            std::string::npos)
+      << lost.text();
+  EXPECT_TRUE(survivors_but({2}).ok());
 }
 
 TEST_F(HealthTest, WhoWaitsShowsThatItLivesAndForWhom) {
