@@ -14,25 +14,13 @@
 #include <cstdio>
 #include <cstring>
 
+#include "output/owned_descriptor.h"
+
 namespace weir::output {
 namespace {
 
 constexpr int kLinksMax = 40;  // as the kernel
 constexpr int kNamesMax = 100;
-
-class Descriptor {
- public:
-  explicit Descriptor(int number) : number_(number) {}
-  ~Descriptor() {
-    if (number_ >= 0) close(number_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return number_; }
-
- private:
-  int number_;
-};
 
 // A reader that closes its end is an error here and must not end the process.
 class PipeSignalHeld {
@@ -111,7 +99,7 @@ std::string write_to(const std::string& path, std::string_view text, const struc
                                               : nullptr;
   if (kind != nullptr) return fmt::format("cannot write {}: it is {}; name a file", path, kind);
   const int flags = O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
-  const Descriptor file(open(path.c_str(), flags | (S_ISREG(info.st_mode) ? O_TRUNC : 0)));
+  const OwnedDescriptor file(open(path.c_str(), flags | (S_ISREG(info.st_mode) ? O_TRUNC : 0)));
   if (file.get() >= 0) return write_all(file.get(), text, path);
   if (errno == ENXIO && S_ISFIFO(info.st_mode)) {
     return fmt::format("cannot write {}: no program reads this FIFO; start its reader first", path);
@@ -130,7 +118,7 @@ std::string replace(const std::string& path, std::string_view text, const FileOp
     if (number < 0 && errno != EEXIST) break;
   }
   if (number < 0) return cannot("write", path, errno);
-  const Descriptor file(number);
+  const OwnedDescriptor file(number);
   std::string wrong = write_all(file.get(), text, path);
   if (wrong.empty() && options.sync && fsync(file.get()) != 0) wrong = cannot("sync", path, errno);
   if (wrong.empty() && rename(fresh.c_str(), path.c_str()) != 0) {

@@ -10,24 +10,11 @@
 #include <cstdlib>
 
 #include "output/output_file.h"
+#include "output/owned_descriptor.h"
 
 namespace weir {
 
 namespace {
-
-class File {
- public:
-  explicit File(int descriptor) : descriptor_(descriptor) {}
-  ~File() {
-    if (descriptor_ >= 0) close(descriptor_);
-  }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  int get() const { return descriptor_; }
-
- private:
-  int descriptor_;
-};
 
 Status check_directory(const std::string& directory) {
   struct stat info;
@@ -97,7 +84,7 @@ Status make_directories(const std::string& directory) {
 Result<std::optional<PrivateFile>> read_private_file(const std::string& directory,
                                                      const std::string& name, size_t bytes_max) {
   const std::string path = directory + "/" + name;
-  const File file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  const OwnedDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (file.get() < 0) {
     if (errno == ENOENT || errno == ENOTDIR) return std::optional<PrivateFile>();
     return system_error("cannot open '" + path + "'");
@@ -112,7 +99,7 @@ Result<std::optional<PrivateFile>> read_private_file(const std::string& director
 }
 
 Result<std::string> read_any_file(const std::string& path, size_t bytes_max) {
-  const File file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const OwnedDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.get() < 0) return system_error("cannot open '" + path + "'");
   struct stat info;
   if (fstat(file.get(), &info) != 0) return system_error("cannot look at '" + path + "'");

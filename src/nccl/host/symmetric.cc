@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "core/base/per_process.h"
+#include "output/owned_descriptor.h"
 
 namespace weir::nccl {
 
@@ -46,26 +47,6 @@ Outcome failed(const char* function, const char* what, size_t bytes) {
   return {ncclSystemError,
           fmt::format("{}: {} of {} bytes: {}", function, what, bytes, std::strerror(errno))};
 }
-
-// Closes a descriptor.
-class Descriptor {
- public:
-  explicit Descriptor(int number) : number_(number) {}
-  ~Descriptor() {
-    if (number_ >= 0) close(number_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return number_; }
-  int release() {
-    const int number = number_;
-    number_ = -1;
-    return number;
-  }
-
- private:
-  int number_;
-};
 
 // -1: it is no symmetric memory, or may not be opened.
 int open_of_process(int process, int descriptor) {
@@ -143,7 +124,7 @@ Outcome Allocation::make(const char* function, size_t bytes, std::shared_ptr<All
     return failed(function, "shared memory", bytes);
   }
   std::shared_ptr<Allocation> it(new Allocation());
-  Descriptor fd(memfd_create(kName.data(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  OwnedDescriptor fd(memfd_create(kName.data(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (fd.get() < 0) return failed(function, "memfd_create for shared memory", bytes);
   if (ftruncate(fd.get(), static_cast<off_t>(rounded + page)) != 0) {
     return failed(function, "shared memory", bytes);
@@ -228,8 +209,9 @@ std::unique_ptr<Mapping> Mapping::open(const Share& share, uint64_t range_bytes)
       range_bytes > share.mapped_bytes - share.offset) {
     return nullptr;
   }
-  const Descriptor fd(share.process == getpid() ? fcntl(share.descriptor, F_DUPFD_CLOEXEC, 0)
-                                                : open_of_process(share.process, share.descriptor));
+  const OwnedDescriptor fd(share.process == getpid()
+                               ? fcntl(share.descriptor, F_DUPFD_CLOEXEC, 0)
+                               : open_of_process(share.process, share.descriptor));
   if (fd.get() < 0) return nullptr;
   struct stat status {};
   if (fstat(fd.get(), &status) != 0 ||

@@ -18,6 +18,7 @@
 #include "core/base/log.h"
 #include "core/base/per_process.h"
 #include "net/auth.h"
+#include "output/owned_descriptor.h"
 
 namespace weir::comm {
 namespace {
@@ -30,18 +31,6 @@ struct Buffer {
   size_t size = 0;
   ~Buffer() { net::wipe(bytes.data(), bytes.size()); }
   bool full() const { return size == bytes.size(); }
-};
-
-class Descriptor {
- public:
-  explicit Descriptor(int number) : number_(number) {}
-  Descriptor(const Descriptor&) = delete;
-  ~Descriptor() {
-    if (number_ >= 0) close(number_);
-  }
-
- private:
-  int number_;
 };
 
 // Names and paths come from the environment, and appear in errors.
@@ -155,7 +144,7 @@ Result<Secret> secret_from_descriptor(int descriptor, uint64_t deadline_ns) {
                     "and nothing may close it before the first communicator is made",
                     source));
   }
-  Descriptor owned(descriptor);
+  OwnedDescriptor owned(descriptor);
   if (S_ISDIR(status.st_mode) || isatty(descriptor) != 0) {
     return invalid_argument(fmt::format("{} is neither a file nor a pipe nor a socket", source));
   }
@@ -182,7 +171,7 @@ Result<Secret> secret_from_file(const std::string& path) {
   // Nonblocking, so that a FIFO put there does not hold us up.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (fd < 0) return system_error(source);
-  Descriptor owned(fd);
+  OwnedDescriptor owned(fd);
   struct stat status {};
   if (fstat(fd, &status) != 0) return system_error(source);
   if (!S_ISREG(status.st_mode)) {

@@ -16,8 +16,8 @@
 #include <string>
 #include <vector>
 
-#include "core/comm/stream/owned_descriptor.h"
 #include "cuda/driver_table.h"
+#include "output/owned_descriptor.h"
 
 namespace weir::comm {
 

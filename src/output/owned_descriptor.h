@@ -7,7 +7,7 @@
 
 #include <utility>
 
-namespace weir::comm {
+namespace weir {
 
 class OwnedDescriptor {
  public:
@@ -30,4 +30,4 @@ class OwnedDescriptor {
   int number_ = -1;
 };
 
-}  // namespace weir::comm
+}  // namespace weir
