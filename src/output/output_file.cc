@@ -86,8 +86,9 @@ std::string target_of(std::string path) {
     if (length < 0) return path;
     const std::string to(link, static_cast<size_t>(length));
     const size_t slash = path.rfind('/');
-    const bool moves = to.starts_with('/') || slash == std::string::npos;
-    path = moves ? to : path.substr(0, slash + 1) + to;
+    const bool is_relative = !to.starts_with('/') && slash != std::string::npos;
+    path.resize(is_relative ? slash + 1 : 0);
+    path += to;
   }
   return {};
 }
