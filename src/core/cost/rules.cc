@@ -6,9 +6,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
 #include <optional>
 #include <sstream>
+
+#include "core/base/private_files.h"
 
 namespace weir::cost {
 
@@ -244,19 +245,9 @@ Result<Rules> parse_rules(const std::string& text, const std::string& file_name,
 }
 
 Result<Rules> load_rules(const std::string& path, Algorithms among) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return system_error("cannot open tuning file '" + path + "'");
-  std::string text(kFileBytesMax + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (file.bad() || (file.fail() && !file.eof())) {
-    return system_error("cannot read tuning file '" + path + "'");
-  }
-  text.resize(static_cast<size_t>(file.gcount()));
-  if (text.size() > kFileBytesMax) {
-    return invalid_argument(
-        fmt::format("tuning file '{}' has more than {} bytes", path, kFileBytesMax));
-  }
-  return parse_rules(text, path, among);
+  Result<std::string> text = read_any_file(path, kFileBytesMax);
+  if (!text.ok()) return text.status().with_context("tuning file");
+  return parse_rules(text.value(), path, among);
 }
 
 }  // namespace weir::cost

@@ -17,6 +17,7 @@
 #include "core/base/clock.h"
 #include "core/base/log.h"
 #include "core/base/per_process.h"
+#include "core/base/printable.h"
 #include "net/auth.h"
 #include "output/owned_descriptor.h"
 
@@ -32,14 +33,6 @@ struct Buffer {
   ~Buffer() { net::wipe(bytes.data(), bytes.size()); }
   bool full() const { return size == bytes.size(); }
 };
-
-// Names and paths come from the environment, and appear in errors.
-std::string printable(std::string_view text) {
-  std::string out(text.substr(0, 200));
-  std::replace_if(
-      out.begin(), out.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
-  return out;
-}
 
 Result<Secret> make_secret(const Buffer& buffer, const std::string& source) {
   std::string_view text(buffer.bytes.data(), buffer.size);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/base/log.h"
+#include "core/base/printable.h"
 #include "core/comm/start/host_wires.h"
 #include "core/comm/start/tree_search.h"
 #include "core/cost/cache.h"
@@ -49,14 +50,6 @@ bool take_text(std::string_view* bytes, size_t size, std::string_view* text) {
   *text = bytes->substr(0, size);
   bytes->remove_prefix(size);
   return true;
-}
-
-// The text of another rank, for a line of the log.
-std::string printable(std::string_view text) {
-  std::string line(text.substr(0, kReasonBytesMax));
-  std::replace_if(
-      line.begin(), line.end(), [](char c) { return c < ' ' || c > '~'; }, ' ');
-  return line;
 }
 
 Status unreadable(Rank rank, const std::string& what) {
@@ -295,7 +288,8 @@ Status MachineExchange::take_hash(Rank rank, std::string_view rider) {
   if (!take_number(&rider, &flag) || flag > 1) return wrong();
   if (flag == 0) {
     if (rider.size() > kReasonBytesMax) return wrong();
-    if (unknown_.empty()) unknown_ = fmt::format("rank {}: {}", rank, printable(rider));
+    if (unknown_.empty())
+      unknown_ = fmt::format("rank {}: {}", rank, printable(rider, kReasonBytesMax));
     kind_of_host_.push_back(0);
     return {};
   }
@@ -321,7 +315,7 @@ Status MachineExchange::take_topology(Rank rank, std::string_view rider) {
   }
   ToldTopology told{.hash = kinds_[topologies_.size()], .text = std::string(rider)};
   auto topology = topology_as_told(told);
-  if (!topology.ok()) return unreadable(rank, printable(topology.status().text()));
+  if (!topology.ok()) return unreadable(rank, printable(topology.status().text(), kReasonBytesMax));
   topologies_.push_back(topology.take());
   return {};
 }
@@ -480,9 +474,9 @@ Result<LinksInUse> MachineExchange::agree(Bootstrap& bootstrap, AgreedCosts* cos
   const std::string hosts = hosts_.empty() ? "one host"
                                            : fmt::format("{} hosts of {} kinds, {} networks",
                                                          leaders_.size(), kinds_.size(), figures);
-  links.reason =
-      fmt::format("{}, graph {:016x}: trees are {}: {}", hosts, hash,
-                  told.value().offered ? "offered" : "not offered", printable(told.value().reason));
+  links.reason = fmt::format("{}, graph {:016x}: trees are {}: {}", hosts, hash,
+                             told.value().offered ? "offered" : "not offered",
+                             printable(told.value().reason, kReasonBytesMax));
   if (links.device_ways != nullptr) links.reason += describe(*links.device_ways);
   if (told.value().offered) {
     links.forests =

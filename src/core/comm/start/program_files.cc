@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/comm/start/program_files.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -16,44 +13,17 @@
 
 #include "core/algo/program_text.h"
 #include "core/base/per_process.h"
+#include "core/base/printable.h"
+#include "core/base/private_files.h"
 #include "core/engine/mapped_check.h"
 
 namespace weir::comm {
 namespace {
 
-// Without control characters, of limited length: names of files are shown in errors.
-std::string shown(std::string_view text) {
-  std::string out;
-  for (const char c : text.substr(0, 400)) {
-    out += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
-  }
-  return out;
-}
+// Of names of files in errors.
+constexpr size_t kShownBytesMax = 400;
 
-Result<std::string> read_whole(const std::string& path, size_t bytes_max) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file < 0) return system_error("cannot open '" + path + "'");
-  struct Closer {
-    int file;
-    ~Closer() { close(file); }
-  } closer{file};
-  struct stat info {};
-  if (fstat(file, &info) != 0) return system_error("cannot look at '" + path + "'");
-  if (!S_ISREG(info.st_mode)) return invalid_argument("'" + path + "' is not a regular file");
-  std::string text;
-  char buffer[1 << 16];
-  while (true) {
-    const ssize_t bytes = read(file, buffer, sizeof buffer);
-    if (bytes < 0 && errno == EINTR) continue;
-    if (bytes < 0) return system_error("cannot read '" + path + "'");
-    if (bytes == 0) return text;
-    text.append(buffer, static_cast<size_t>(bytes));
-    if (text.size() > bytes_max) {
-      return invalid_argument(
-          fmt::format("'{}' has more than the {} bytes that are left for it", path, bytes_max));
-    }
-  }
-}
+std::string shown(std::string_view text) { return printable(text, kShownBytesMax); }
 
 Result<ProgramFiles> read_folder(const std::string& folder) {
   std::error_code error;
@@ -84,7 +54,7 @@ Result<ProgramFiles> read_folder(const std::string& folder) {
   size_t bytes_left = kProgramFolderBytesMax;
   for (const std::filesystem::path& path : paths) {
     const Result<std::string> text =
-        read_whole(path.string(), std::min(bytes_left, algo::kProgramTextBytesMax));
+        read_any_file(path.string(), std::min(bytes_left, algo::kProgramTextBytesMax));
     if (!text.ok()) return text.status();
     bytes_left -= text.value().size();
     const std::string file = path.filename().string();
