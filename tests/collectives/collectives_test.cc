@@ -323,6 +323,11 @@ TEST(Collectives, WhatIsForcedForWindowsLetsWindowsBeMade) {
               WEIR_ERROR_UNSUPPORTED);
     EXPECT_NE(std::string(weir_last_error(comm)).find("it needs user windows"), std::string::npos)
         << weir_last_error(comm);
+    // So is a small one, which takes no windows wherever its buffers lie.
+    EXPECT_EQ(weir_all_gather(comm, send, recv, 4, WEIR_FLOAT32, nullptr), WEIR_ERROR_UNSUPPORTED);
+    EXPECT_NE(std::string(weir_last_error(comm)).find("which calls of 16 KiB or more use"),
+              std::string::npos)
+        << weir_last_error(comm);
     ASSERT_EQ(weir_mem_free(comm, memory), WEIR_OK);
   };
   run_processes(

@@ -23,12 +23,7 @@ bool is_within(time_t written, int64_t seconds) {
 }
 
 std::string fingerprint_of(const Table& table) {
-  const TableBlob blob = to_blob(table);
-  uint64_t checksum = 0;
-  for (size_t i = 1; i <= sizeof checksum; ++i) {
-    checksum = checksum << 8 | std::to_integer<uint64_t>(blob[blob.size() - i]);
-  }
-  return fmt::format("{:016x}", checksum);
+  return fmt::format("{:016x}", checksum_of(table));
 }
 
 // Empty: there are none.
@@ -62,10 +57,15 @@ Result<Loaded> load(const std::string& directory, uint64_t topology_hash) {
   auto read = read_private_file(directory, name, kFileBytesMax);
   if (!read.ok()) return read.status();
   if (!read.value()) return Loaded();
-  uint32_t version = 0;
-  Result<Table> table = table_from_json(read.value()->text, &version);
+  TableOrigin origin;
+  Result<Table> table = table_from_json(read.value()->text, &origin);
   if (!table.ok()) return table.status().with_context("'" + path + "'");
-  if (version != Table::kVersion) return Loaded();  // it is measured anew
+  if (origin.version != Table::kVersion) return Loaded();  // it is measured anew
+  if (!origin.is_unchanged) {
+    return invalid_argument("'" + path +
+                            "' was changed since it was written: its checksum is of "
+                            "other figures");
+  }
   if (table.value().topology_hash != topology_hash) {
     return invalid_argument(
         fmt::format("'{}' is of topology {:016x}", path, table.value().topology_hash));

@@ -45,7 +45,7 @@ const char* why_excluded(const algo::Algorithm& algorithm, const Request& reques
   const algo::Problem& problem = request.work.problem;
   if (algorithm.needs_mapped && !problem.mapped) return "needs mapped staging memory";
   if (algorithm.needs_user_windows && !problem.inputs_mapped && !problem.outputs_mapped) {
-    return "needs user windows";
+    return kNeedsUserWindows;
   }
   if (algorithm.lengths < problem.lengths) {
     return algorithm.lengths == algo::BlockLengths::kEqual
@@ -53,7 +53,7 @@ const char* why_excluded(const algo::Algorithm& algorithm, const Request& reques
                : "needs to know the lengths of all blocks";
   }
   if (algorithm.uses_forest && problem.forest == nullptr) {
-    return "has no trees here: links are alike, or not known";
+    return "has no trees here: they were not offered at the start, where WEIR_EXPLAIN=1 says why";
   }
   if (algorithm.uses_rings && problem.rings == nullptr) {
     return "has no rings here that are better than the order of ranks";

@@ -112,6 +112,11 @@ std::vector<const algo::Algorithm*> candidates_for(
 Result<Decision> choose(const Request& request, std::span<const algo::Algorithm* const> candidates,
                         const Table& table, const Rules* rules);
 
+// Why an algorithm that reads or writes buffers of other ranks cannot be used. The sizes are those
+// of engine/slicing.h.
+inline constexpr const char* kNeedsUserWindows =
+    "needs user windows, which calls of 16 KiB or more use, with a root of 256 KiB or more";
+
 // nullptr when the algorithm can be used, else why not, a static text.
 const char* why_excluded(const algo::Algorithm& algorithm, const Request& request);
 

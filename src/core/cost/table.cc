@@ -192,13 +192,14 @@ std::string to_json(const Table& table) {
   nlohmann::ordered_json json;
   json["version"] = Table::kVersion;
   json["topology"] = fmt::format("{:016x}", table.topology_hash);
+  json["checksum"] = fmt::format("{:016x}", checksum_of(table));
   for_each_figure(
       table.times, [&](const std::string& name, double value, double) { json[name] = value; },
       [&](const std::string& name, uint64_t value) { json[name] = value; });
   return json.dump(1) + "\n";
 }
 
-Result<Table> table_from_json(const std::string& text, uint32_t* version_of_text) {
+Result<Table> table_from_json(const std::string& text, TableOrigin* origin) {
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded() || !json.is_object()) return bad_table("not a JSON object");
   const auto version = json.find("version");
@@ -208,7 +209,6 @@ Result<Table> table_from_json(const std::string& text, uint32_t* version_of_text
     return bad_table(
         fmt::format("'version' is not {} to {}", Table::kVersionReadMin, Table::kVersion));
   }
-  if (version_of_text != nullptr) *version_of_text = version->get<uint32_t>();
   Table table;
   const auto topology = json.find("topology");
   if (topology == json.end() || !topology->is_string()) return bad_table("'topology' is missing");
@@ -219,7 +219,8 @@ Result<Table> table_from_json(const std::string& text, uint32_t* version_of_text
   table.topology_hash = std::stoull(digits, nullptr, 16);
 
   Status status;
-  size_t found_count = 2;
+  const auto checksum = json.find("checksum");
+  size_t found_count = checksum == json.end() ? 2 : 3;
   const auto find = [&](const std::string& name) -> const nlohmann::json* {
     const auto member = json.find(name);
     if (member != json.end()) {
@@ -252,7 +253,18 @@ Result<Table> table_from_json(const std::string& text, uint32_t* version_of_text
   WEIR_RETURN_IF_ERROR(status);
   if (found_count != json.size()) return bad_table("there are unknown members");
   WEIR_RETURN_IF_ERROR(validate(table));
+  if (origin != nullptr) {
+    origin->version = version->get<uint32_t>();
+    origin->is_unchanged =
+        checksum != json.end() && *checksum == fmt::format("{:016x}", checksum_of(table));
+  }
   return table;
+}
+
+uint64_t checksum_of(const Table& table) {
+  const TableBlob blob = to_blob(table);
+  const std::byte* at = blob.data() + kTableBlobBytes - 8;
+  return get_u64(at);
 }
 
 TableBlob to_blob(const Table& table) {

@@ -92,11 +92,19 @@ Table device_table();
 // Checks that every figure is finite and in range; the error text names the field.
 Status validate(const Table& table);
 
-// JSON object with "version", "topology" (16 hexadecimal digits) and one member per figure.
-// from_json requires exactly these members, of any version from kVersionReadMin to kVersion, and
-// stores the version if asked.
+// XXH64 of topology and figures: the last 8 bytes of the blob below.
+uint64_t checksum_of(const Table& table);
+
+// JSON object with "version", "topology", "checksum" (16 hexadecimal digits each) and one member
+// per figure. from_json requires these members and no others, of any version from kVersionReadMin
+// to kVersion. The checksum may be missing or another one, for people write and change tables:
+// `origin` says so if asked.
 std::string to_json(const Table& table);
-Result<Table> table_from_json(const std::string& text, uint32_t* version = nullptr);
+struct TableOrigin {
+  uint32_t version = 0;
+  bool is_unchanged = false;  // the checksum is there, and it is that of the figures
+};
+Result<Table> table_from_json(const std::string& text, TableOrigin* origin = nullptr);
 
 // For the broadcast by which all ranks agree: fixed size, little-endian, with a checksum.
 //   0   4  "WTBL"        4  4  kVersion       8  8  topology_hash

@@ -17,6 +17,9 @@
 
 namespace weir::engine {
 
+static_assert(kWindowBytesMin == 16 * 1024 && kRootedWindowBytesMin == 256 * 1024,
+              "cost::kNeedsUserWindows names these sizes");
+
 const char* name_of(Protocol protocol) {
   switch (protocol) {
     case Protocol::kLine:
@@ -382,7 +385,7 @@ Result<cost::Decision> Planner::decide(const Call& call, const algo::Problem& pr
     decided.value().reason += fmt::format(
         "; WEIR_ALGORITHM: '{}' is ignored, because it {}", forced->algorithm->name,
         forced->algorithm->lengths < problem.lengths ? "supports blocks of equal length only"
-                                                     : "needs user windows");
+                                                     : cost::kNeedsUserWindows);
   }
   // A rank knows only its own lengths of an all_to_all_v. In mapped memory a rank that is late
   // compares its call with what others run, which may be the meeting before a call with a root.
@@ -415,7 +418,7 @@ void Planner::add_not_offered(const cost::Request& request, cost::Decision* deci
       return "not offered: where each host has one rank, another one does the same with fewer "
              "copies";
     }
-    return "needs user windows";
+    return cost::kNeedsUserWindows;
   };
   for (const algo::Algorithm* algorithm : all) {
     if (algorithm->collective != problem.collective) continue;

@@ -96,6 +96,18 @@ TEST_F(Cache, CorruptFileIsIgnored) {
   expect_ignored("not a JSON object");
 }
 
+TEST_F(Cache, ATableThatWasChangedIsIgnoredAndToolsReadIt) {
+  store();
+  std::string text;
+  std::getline(std::ifstream(path()), text, '\0');
+  const size_t figure = text.find("\"call_ns\": ");
+  ASSERT_NE(figure, std::string::npos);
+  text.insert(figure + 11, "1");
+  std::ofstream(path(), std::ios::trunc) << text;
+  expect_ignored("was changed since it was written");
+  EXPECT_TRUE(read_table(path()).ok());
+}
+
 TEST_F(Cache, TablesOfAnOlderVersionAreMeasuredAnew) {
   EXPECT_EQ(cache_file_name(kHash), "tasks-v4-0123456789abcdef.json");
   store();

@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 
@@ -90,14 +91,34 @@ TEST(Table, JsonOfAnOlderVersionIsStillRead) {
   const std::string now = "\"version\": " + std::to_string(Table::kVersion);
   ASSERT_NE(old.find(now), std::string::npos);
   old.replace(old.find(now), now.size(), "\"version\": 1");
-  uint32_t version = 0;
-  const Result<Table> table = table_from_json(old, &version);
+  TableOrigin origin;
+  const Result<Table> table = table_from_json(old, &origin);
   ASSERT_TRUE(table.ok()) << table.status().text();
-  EXPECT_EQ(version, 1u);
+  EXPECT_EQ(origin.version, 1u);
   EXPECT_EQ(to_blob(table.value()), to_blob(odd_table()));
   old.replace(old.find("\"version\": 1"), 12, "\"version\": 0");
   EXPECT_NE(table_from_json(old).status().text().find("'version' is not 1 to 4"),
             std::string::npos);
+}
+
+TEST(Table, JsonThatWasChangedIsReadAndKnownAsSuch) {
+  const std::string good = to_json(odd_table());
+  TableOrigin origin;
+  ASSERT_TRUE(table_from_json(good, &origin).ok());
+  EXPECT_TRUE(origin.is_unchanged);
+  const auto is_unchanged = [&](nlohmann::json json) {
+    const Result<Table> table = table_from_json(json.dump(), &origin);
+    EXPECT_TRUE(table.ok()) << table.status().text();
+    return origin.is_unchanged;
+  };
+  nlohmann::json changed = nlohmann::json::parse(good);
+  EXPECT_TRUE(is_unchanged(changed)) << "only the order and the spaces are others";
+  changed["call_ns"] = changed["call_ns"].get<double>() + 1;
+  EXPECT_FALSE(is_unchanged(changed));
+  changed["checksum"] = 7;
+  EXPECT_FALSE(is_unchanged(changed));
+  changed.erase("checksum");
+  EXPECT_FALSE(is_unchanged(changed));
 }
 
 TEST(Table, ReductionTimesAreInterpolatedAndRise) {

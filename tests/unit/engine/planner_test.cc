@@ -639,7 +639,8 @@ TEST_F(Planning, ExplainNamesWhatWasNotOfferedWithItsReason) {
   };
   const Call even = all_reduce_of(1000);
   EXPECT_EQ(reason_of(even, "of_four"), "was made for another number of ranks");
-  EXPECT_EQ(reason_of(even, "forest"), "has no trees here: links are alike, or not known");
+  EXPECT_EQ(reason_of(even, "forest"),
+            "has no trees here: they were not offered at the start, where WEIR_EXPLAIN=1 says why");
   EXPECT_EQ(reason_of(even, "direct"), "needs mapped staging memory");
   EXPECT_EQ(reason_of(even, "recursive_doubling"), "");
   context_.rank_count = 4;
