@@ -98,7 +98,8 @@ void expect_right_sum(int rank, int n, weir_comm_t comm) {
             WEIR_OK)
       << weir_last_error(comm);
   for (size_t i = 0; i < kCount; ++i) {
-    ASSERT_EQ(out[i], static_cast<float>(n * (n + 1) / 2 * (1 + 2 * i / kCount))) << i;
+    const size_t factor = 1 + 2 * i / kCount;
+    ASSERT_EQ(out[i], static_cast<float>(n * (n + 1) / 2 * factor)) << i;
   }
 }
 
