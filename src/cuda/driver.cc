@@ -82,6 +82,15 @@ Context primary_context(const Driver& driver, int device) {
   return is_primary_made(driver, device) ? known_primary(driver, device) : nullptr;
 }
 
+std::string told_device(const Driver& driver, int device) {
+  char address[32] = {};
+  if (driver.cuDeviceGetPCIBusId == nullptr ||
+      driver.cuDeviceGetPCIBusId(address, sizeof address - 1, device) != kSuccess) {
+    return "";
+  }
+  return std::string(address) + " " + std::to_string(device);
+}
+
 uint32_t hardware_queue_count(const Driver& driver) {
   constexpr uint32_t kByDefault = 8;
   if (driver.is_stand_in) return 0;

@@ -44,6 +44,10 @@ Context context_on(const Driver& driver, int device);
 // not made it, or there is no such device.
 Context primary_context(const Driver& driver, int device);
 
+// PCI address and number of a device, as ranks tell them: "0000:3b:00.0 1"; "": the driver does not
+// say.
+std::string told_device(const Driver& driver, int device);
+
 // The hardware queues that the streams of a device share in this process
 // (CUDA_DEVICE_MAX_CONNECTIONS); 0: each stream has one of its own.
 uint32_t hardware_queue_count(const Driver& driver);

@@ -157,8 +157,6 @@ class Communicator {
 
   // With several ranks; else nullptr.
   control::Network* network() { return network_.get(); }
-  // Of ranks on devices of one machine; nullptr: there are none, or their links are not known.
-  const std::shared_ptr<const graph::DeviceWays>& device_ways() const { return state_.device_ways; }
   bool deterministic() const { return state_.deterministic; }
 
   // ---- Health.

@@ -4,6 +4,8 @@
 // functions; thread-safe.
 #pragma once
 
+#include <string>
+
 #include "core/graph/link_graph.h"
 #include "core/graph/rings.h"
 
@@ -23,5 +25,8 @@ struct DeviceWays {
 
 // Of a graph with two ranks or more.
 DeviceWays device_ways(const LinkGraph& graph);
+
+// "; collectives on device memory: along 3 rings, …"; "": rings are not faster.
+std::string describe(const DeviceWays& ways);
 
 }  // namespace weir::graph

@@ -7,14 +7,18 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "api/handles.h"
 #include "core/base/process_number.h"
+#include "core/base/settings.h"
+#include "core/comm/stream/device_links.h"
 #include "core/comm/stream/stream_memory.h"
 #include "core/comm/stream/stream_record.h"
 #include "core/comm/stream/stream_setup.h"
 #include "core/comm/stream/window_setup.h"
+#include "cuda/driver.h"
 #include "nccl/stream/direct_policy.h"
 #include "nccl/stream/enqueue.h"
 #include "nccl/stream/neighbors.h"
@@ -52,14 +56,42 @@ void explain_choices(const Comm& comm, const std::vector<MemoryEntry>& all) {
   }
 }
 
+// *told: the result of the latest gather, where that has failed.
+comm::GatherFromRanks gather_of(const Comm& comm, weir_result_t* told) {
+  return [&comm, told](const void* mine, void* all, size_t entry_bytes) {
+    *told = gather_for_setup(comm.weir(), mine, all, entry_bytes);
+    return *told == WEIR_OK ? Status() : Status(static_cast<Code>(*told), "");
+  };
+}
+
+// The links between the devices of the ranks, all of which are of this host.
+Outcome find_device_links(const char* function, const Comm& comm,
+                          std::shared_ptr<const graph::DeviceWays>* links) {
+  const Result<Settings>& settings = process_settings();
+  const cuda::Driver* driver = cuda::driver_in_use();
+  weir_result_t told = WEIR_OK;
+  auto found = comm::agree_on_device_links(
+      settings.ok() ? settings.value() : Settings(), static_cast<Rank>(comm.rank()),
+      static_cast<Rank>(comm.rank_count()),
+      driver == nullptr ? "" : cuda::told_device(*driver, comm.device()), gather_of(comm, &told));
+  if (told != WEIR_OK) return comm.outcome(function, told);
+  if (!found.ok()) return outcome_of(found.status());
+  if (!found.value().reason.empty()) {
+    explain(comm, "the links between the devices are " + found.value().reason);
+  }
+  *links = std::move(found.value().ways);
+  return {};
+}
+
 // *made stays empty on all ranks where one of them cannot take part; on that rank *reason says why.
 // The same where only kernels are impossible (has_kernels).
 Outcome make_stream_memory(const char* function, const Comm& comm, comm::DirectChoice choice,
+                           std::shared_ptr<const graph::DeviceWays> links,
                            std::shared_ptr<comm::StreamMemory>* made, std::string* reason) {
   comm::StreamSetup setup({function, static_cast<Rank>(comm.rank()),
                            static_cast<Rank>(comm.rank_count()), comm.device(),
                            comm.devices().in_one_process(), choice, comm.weir()->comm->network(),
-                           comm.weir()->comm->device_ways(), comm.weir()->comm->deterministic()});
+                           std::move(links), comm.weir()->comm->deterministic()});
   const comm::StreamSetup::Entry& mine = setup.begin();
   std::vector<comm::StreamSetup::Entry> all(static_cast<size_t>(comm.rank_count()));
   weir_result_t told = gather_for_setup(comm.weir(), &mine, all.data(), sizeof mine);
@@ -83,10 +115,7 @@ Outcome make_device_window(const char* function, const Comm& comm, void* memory,
   comm::StreamMemory* const streams = comm.devices().stream_memory().get();
   if (streams == nullptr) return {};
   weir_result_t told = WEIR_OK;
-  const auto gather = [&](const void* mine, void* all, size_t entry_bytes) {
-    told = gather_for_setup(comm.weir(), mine, all, entry_bytes);
-    return told == WEIR_OK ? Status() : Status(static_cast<Code>(told), "");
-  };
+  const comm::GatherFromRanks gather = gather_of(comm, &told);
   control::Network* const network =
       comm.devices().in_one_process() ? nullptr : comm.weir()->comm->network();
   std::string reason;
@@ -135,7 +164,10 @@ Outcome agree_on_devices(const char* function, Comm& comm) {
   if (!direct) return {};
   std::shared_ptr<comm::StreamMemory> memory;
   std::string reason;
-  Outcome outcome = make_stream_memory(function, comm, choice, &memory, &reason);
+  std::shared_ptr<const graph::DeviceWays> links;
+  Outcome outcome = find_device_links(function, comm, &links);
+  if (!outcome.ok()) return outcome;
+  outcome = make_stream_memory(function, comm, choice, std::move(links), &memory, &reason);
   if (!outcome.ok()) return outcome;
   if (memory == nullptr && !reason.empty()) {
     explain(comm, fmt::format("device memory is copied through host memory: rank {}: {}",

@@ -13,6 +13,7 @@
 #include "core/base/fork_barred.h"
 #include "core/base/per_process.h"
 #include "core/comm/record/ticks.h"
+#include "cuda/driver.h"
 #include "cuda/driver_table.h"
 
 namespace weir::comm {
@@ -129,12 +130,7 @@ int current_device() {
 
 std::string told_device(int device) {
   const cuda::Driver* it = driver.load(std::memory_order_acquire);
-  char address[32] = {};
-  if (it == nullptr || it->cuDeviceGetPCIBusId == nullptr ||
-      it->cuDeviceGetPCIBusId(address, sizeof address - 1, device) != 0) {
-    return "";
-  }
-  return std::string(address) + " " + std::to_string(device);
+  return it == nullptr ? "" : cuda::told_device(*it, device);
 }
 
 }  // namespace weir::comm

@@ -35,8 +35,7 @@ std::string fault_of_memory(const void* memory, size_t bytes, bool writes);
 // known.
 int current_device();
 
-// PCI address and number of a device, as ranks tell them: "0000:3b:00.0 1"; "": the driver does not
-// say.
+// cuda::told_device; "" also where no driver is known.
 std::string told_device(int device);
 
 }  // namespace weir::comm

@@ -74,19 +74,6 @@ std::shared_ptr<graph::Forests> star_of(const AgreedCosts& costs,
       graph::host_star(host_of_rank, of_host, graph::on_grid(copied)));
 }
 
-// The device of a rank in its host's topology; kNoNode: it has none there.
-topo::NodeId device_of(const std::string& told, const topo::Topology& topology) {
-  const size_t space = told.find(' ');
-  if (space == std::string::npos) return topo::kNoNode;
-  for (const std::string& name : {told.substr(0, space), "GPU" + told.substr(space + 1)}) {
-    const auto found = topology.find(name);
-    if (found.ok() && topology.node(found.value()).kind == topo::NodeKind::kGpu) {
-      return found.value();
-    }
-  }
-  return topo::kNoNode;
-}
-
 // Whether anything says how fast the network of the machine is.
 bool network_is_known(const topo::Topology& topology) {
   const std::vector<topo::NodeId> cards = topology.all(topo::NodeKind::kNic);
@@ -375,20 +362,6 @@ Result<graph::LinkGraph> MachineExchange::make_graph(bool on_devices, AgreedCost
   return graph::with_network_of_hosts(made.value(), of_host);
 }
 
-namespace {
-
-// "" where rings are not faster.
-std::string describe(const graph::DeviceWays& ways) {
-  if (!ways.rings_are_faster()) return "";
-  return fmt::format(
-      "; collectives on device memory: along {} rings, by the links alone, takes {:.2f} of the "
-      "time "
-      "of straight from all others",
-      ways.rings.orders.size(), ways.rings_ns_per_byte / ways.straight_ns_per_byte);
-}
-
-}  // namespace
-
 Result<LinksInUse> MachineExchange::agree(Bootstrap& bootstrap, AgreedCosts* costs,
                                           uint64_t deadline_ns) {
   LinksInUse links;
@@ -457,7 +430,8 @@ Result<LinksInUse> MachineExchange::agree(Bootstrap& bootstrap, AgreedCosts* cos
   }
   if (maps) {
     if (links.device_ways != nullptr) {
-      links.reason = fmt::format("devices, graph {:016x}{}", hash, describe(*links.device_ways));
+      links.reason =
+          fmt::format("devices, graph {:016x}{}", hash, graph::describe(*links.device_ways));
     } else if (has_devices_) {
       links.reason = "not all devices of the ranks are in the topology of the machine";
     }
@@ -477,7 +451,7 @@ Result<LinksInUse> MachineExchange::agree(Bootstrap& bootstrap, AgreedCosts* cos
   links.reason = fmt::format("{}, graph {:016x}: trees are {}: {}", hosts, hash,
                              told.value().offered ? "offered" : "not offered",
                              printable(told.value().reason, kReasonBytesMax));
-  if (links.device_ways != nullptr) links.reason += describe(*links.device_ways);
+  if (links.device_ways != nullptr) links.reason += graph::describe(*links.device_ways);
   if (told.value().offered) {
     links.forests =
         std::make_shared<graph::Forests>(graph.take(), std::move(told.value().searches));

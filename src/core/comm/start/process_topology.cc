@@ -117,6 +117,18 @@ topo::CpuPlace place_on_machine(const topo::CpuSet& cpus) {
   return access->place;
 }
 
+topo::NodeId device_of(const std::string& told, const topo::Topology& topology) {
+  const size_t space = told.find(' ');
+  if (space == std::string::npos) return topo::kNoNode;
+  for (const std::string& name : {told.substr(0, space), "GPU" + told.substr(space + 1)}) {
+    const auto found = topology.find(name);
+    if (found.ok() && topology.node(found.value()).kind == topo::NodeKind::kGpu) {
+      return found.value();
+    }
+  }
+  return topo::kNoNode;
+}
+
 Result<ToldTopology> told_topology(const Settings& settings) {
   const ForkBarred barred;
   const auto access = state.use();

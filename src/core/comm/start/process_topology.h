@@ -25,6 +25,10 @@ void with_topology(const Settings& settings,
 // topo::place_of on this machine, whose small files are read once for the same processors.
 topo::CpuPlace place_on_machine(const topo::CpuSet& cpus);
 
+// The device of a rank in the topology of its machine, by its PCI address or else its number
+// (told_device); kNoNode: it is not there.
+topo::NodeId device_of(const std::string& told, const topo::Topology& topology);
+
 // A topology as it is told to other ranks: NCCL's XML, which keeps what a link graph needs. The
 // hash is that of the topology that a reader of the text gets.
 struct ToldTopology {
