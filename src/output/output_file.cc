@@ -132,6 +132,7 @@ std::string replace(const std::string& path, std::string_view text, const FileOp
 }  // namespace
 
 std::string write_file(const std::string& path, std::string_view text, const FileOptions& options) {
+  if (options.is_own) return replace(path, text, options);
   struct stat info;
   const bool exists = stat(path.c_str(), &info) == 0;
   if (!exists && errno != ENOENT) return cannot("write", path, errno);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// write_file: how every part of Weir writes a whole file that a user named. Thread- and
+// write_file: how every part of Weir writes a whole file. Thread- and
 // process-safe.
 #pragma once
 
@@ -16,9 +16,12 @@ constexpr int kSilentMsMax = 10'000;
 struct FileOptions {
   mode_t mode = 0666;  // of a new file, less the umask
   bool sync = true;    // survives a crash of the machine, complete
+  // The name is Weir's own, in a folder for its files: whatever has it is replaced, also a link or
+  // a FIFO. Only a directory stays.
+  bool is_own = false;
 };
 
-// Returns "", or what cannot be written, why, and the remedy.
+// Returns "", or what cannot be written, why, and the remedy. Of files that users name:
 // - A regular file, or one that does not exist yet, is replaced by a new one that is renamed, so
 //   that no reader sees half of it.
 // - Symbolic links are followed to the file that they name.

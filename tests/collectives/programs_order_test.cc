@@ -7,7 +7,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <initializer_list>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -32,6 +34,12 @@ weir_comm_config_t patient() {
   return config;
 }
 
+std::string text(std::initializer_list<std::string_view> parts) {
+  std::string all;
+  for (const std::string_view part : parts) all += part;
+  return all;
+}
+
 // An all_reduce of messages whose chunks travel in this order: another order is another program,
 // whose messages have the same lengths.
 std::string all_reduce_of(Rank n, bool backwards) {
@@ -45,25 +53,24 @@ std::string all_reduce_of(Rank n, bool backwards) {
       std::string operands;
       for (Rank p = 0; p < n; ++p) {
         if (p == r) continue;
-        add(R"({"op":"send","peer":)" + std::to_string(p) + R"(,"src":["in",)" + chunk + "]}");
+        add(text({R"({"op":"send","peer":)", std::to_string(p), R"(,"src":["in",)", chunk, "]}"}));
       }
       for (Rank p = 0; p < n; ++p) {
         const std::string slot = std::to_string(p);
         if (p != r) {
-          add(R"({"op":"recv","peer":)" + slot + R"(,"dst":["scratch",)" + slot + "]}");
+          add(text({R"({"op":"recv","peer":)", slot, R"(,"dst":["scratch",)", slot, "]}"}));
         }
-        operands += std::string(p == 0 ? "" : ",") +
-                    (p == r ? R"(["in",)" + chunk + "]" : R"(["scratch",)" + slot + "]");
+        operands += p == 0 ? "" : ",";
+        operands += p == r ? text({R"(["in",)", chunk, "]"}) : text({R"(["scratch",)", slot, "]"});
       }
-      add(R"({"op":"reduce","dst":["out",)" + chunk + R"(],"operands":[)" + operands + "]}");
+      add(text({R"({"op":"reduce","dst":["out",)", chunk, R"(],"operands":[)", operands, "]}"}));
     }
-    programs +=
-        (r == 0 ? "" : ",") + (R"({"rank":)" + std::to_string(r)) + R"(,"ops":[)" + ops + "]}";
+    programs += r == 0 ? "" : ",";
+    programs += text({R"({"rank":)", std::to_string(r), R"(,"ops":[)", ops, "]}"});
   }
-  return R"({"format":"weir-programs","version":1,"collective":"all_reduce",)"
-         R"("rank_count":)" +
-         std::to_string(n) + R"(,"shape":{"chunk_count":2,"scratch_slots":)" + std::to_string(n) +
-         R"(},"programs":[)" + programs + "]}";
+  return text({R"({"format":"weir-programs","version":1,"collective":"all_reduce",)",
+               R"("rank_count":)", std::to_string(n), R"(,"shape":{"chunk_count":2,)",
+               R"("scratch_slots":)", std::to_string(n), R"(},"programs":[)", programs, "]}"});
 }
 
 // A broadcast of two ranks, one chunk in each lane.
@@ -71,17 +78,16 @@ std::string broadcast_of_lanes(int lanes) {
   std::string sends, recvs;
   for (int i = 0; i < lanes; ++i) {
     const std::string n = std::to_string(i);
-    const std::string separator = i == 0 ? "" : ",";
-    sends += separator + R"({"op":"copy","dst":["out",)" + n + R"(],"src":["in",)" + n +
-             R"(],"lane":)" + n + R"(},{"op":"send","peer":1,"src":["in",)" + n + R"(],"lane":)" +
-             n + "}";
-    recvs += separator + R"({"op":"recv","peer":0,"dst":["out",)" + n + R"(],"lane":)" + n + "}";
+    const char* separator = i == 0 ? "" : ",";
+    sends +=
+        text({separator, R"({"op":"copy","dst":["out",)", n, R"(],"src":["in",)", n, R"(],"lane":)",
+              n, R"(},{"op":"send","peer":1,"src":["in",)", n, R"(],"lane":)", n, "}"});
+    recvs += text({separator, R"({"op":"recv","peer":0,"dst":["out",)", n, R"(],"lane":)", n, "}"});
   }
-  return R"({"format":"weir-programs","version":1,"collective":"broadcast",)"
-         R"("rank_count":2,"root":0,)"
-         R"("shape":{"chunk_count":)" +
-         std::to_string(lanes) + R"(,"lane_count":)" + std::to_string(lanes) +
-         R"(},"programs":[{"rank":0,"ops":[)" + sends + R"(]},{"rank":1,"ops":[)" + recvs + "]}]}";
+  return text({R"({"format":"weir-programs","version":1,"collective":"broadcast",)",
+               R"("rank_count":2,"root":0,"shape":{"chunk_count":)", std::to_string(lanes),
+               R"(,"lane_count":)", std::to_string(lanes), R"(},"programs":[{"rank":0,"ops":[)",
+               sends, R"(]},{"rank":1,"ops":[)", recvs, "]}]}"});
 }
 
 weir_result_t add(weir_comm_t comm, const std::string& name, const std::string& text,
@@ -93,13 +99,14 @@ weir_result_t add(weir_comm_t comm, const std::string& name, const std::string& 
 void expect_right_sum(int rank, int n, weir_comm_t comm) {
   constexpr size_t kCount = 1024;
   std::vector<float> in(kCount), out(kCount);
-  for (size_t i = 0; i < kCount; ++i) in[i] = static_cast<float>((rank + 1) * (1 + 2 * i / kCount));
+  const auto factor_of = [](size_t i) -> size_t { return i < kCount / 2 ? 1 : 2; };
+  for (size_t i = 0; i < kCount; ++i) in[i] = static_cast<float>((rank + 1) * factor_of(i));
   ASSERT_EQ(weir_all_reduce(comm, in.data(), out.data(), kCount, WEIR_FLOAT32, WEIR_SUM, nullptr),
             WEIR_OK)
       << weir_last_error(comm);
   for (size_t i = 0; i < kCount; ++i) {
-    const size_t factor = 1 + 2 * i / kCount;
-    ASSERT_EQ(out[i], static_cast<float>(n * (n + 1) / 2 * factor)) << i;
+    const int ranks = n * (n + 1) / 2;
+    ASSERT_EQ(out[i], static_cast<float>(ranks * factor_of(i))) << i;
   }
 }
 

@@ -69,6 +69,9 @@ TEST(WeirSched, ListsAlgorithmsWithTheirNeeds) {
 }
 
 TEST(WeirSched, ShowsVerifiesAndSimulatesAVariantWithBlocksThatDifferInLength) {
+  // `linear` is for blocks of different lengths only.
+  EXPECT_THAT(run("list").text, HasSubstr("all_to_all_v    linear"));
+  EXPECT_THAT(run("list --collective all_to_all").text, Not(HasSubstr("linear")));
   const Outcome list = run("list --collective all_to_all_v");
   EXPECT_EQ(list.exit_code, 0);
   EXPECT_THAT(list.text, HasSubstr("linear "));
@@ -228,7 +231,8 @@ TEST(WeirSched, AFileIsVerifiedAsThoseThatReadItDo) {
   ASSERT_EQ(run("print -c all_to_all -a window -n 2 --json > " + file).exit_code, 0);
   const Outcome window = run("verify --file " + file);
   EXPECT_EQ(window.exit_code, 1) << window.text;
-  EXPECT_THAT(window.text, HasSubstr("WRONG: the programs are wrong in place ("));
+  EXPECT_THAT(window.text,
+              HasSubstr("but no communicator takes it: the programs are wrong in place ("));
   EXPECT_EQ(run("import " + file).exit_code, 1);
   // In place the own block is where it belongs; apart it has to be copied.
   std::ofstream(file) << R"({"format": "weir-programs", "version": 1, "collective": "all_gather",
@@ -239,7 +243,8 @@ TEST(WeirSched, AFileIsVerifiedAsThoseThatReadItDo) {
                         {"op": "recv", "peer": 0, "dst": ["out", 0]}]}]})";
   const Outcome apart = run("verify --file " + file);
   EXPECT_EQ(apart.exit_code, 1) << apart.text;
-  EXPECT_THAT(apart.text, HasSubstr("WRONG: the programs are wrong (value): "));
+  EXPECT_THAT(apart.text,
+              HasSubstr("but no communicator takes it: the programs are wrong (value): "));
   EXPECT_EQ(run("import " + file).exit_code, 1);
 }
 
@@ -468,7 +473,10 @@ TEST(WeirSched, RefusesBadArgumentsByName) {
       {"sim -c all_reduce -a ring -n 2 --hosts 2", "--topology"},
       {"sim -c broadcast -a chain -n 4 --root 4", "--root 4 is out of range"},
       {"sim -c all_reduce -a ring -n 17 -t DGX2", "16 GPUs; give more --hosts"},
-      {"sim -c all_reduce -a ring -n 2 --hosts 3 -t DGX2", "--hosts 3 must lie within 1..2"},
+      {"sim -c all_reduce -a ring -n 2 --hosts 3 -t DGX2", "--hosts 3 must lie within 1..2, the"},
+      {"search -t DGX2 --ranks 0", "--ranks"},
+      {"search -t DGX2 --hosts 2000", "give less --hosts or --ranks"},
+      {"regret --machine 2 -n 1 -b 8 -c barrier", "at least two ranks"},
       {"sim -c all_reduce -a ring --hosts 0 -t DGX2", "--hosts must be at least 1"},
       {"sim -c all_reduce -a ring -n 2 --net /dev/zero", "'/dev/zero' is not a regular file"},
       {"regret --machine 2 -n 2 -b 8 -c barrier --publish /dev/zero",

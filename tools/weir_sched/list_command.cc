@@ -45,7 +45,15 @@ int list(const std::string& only) {
     const char* memory = algorithm->needs_user_windows ? "windows"
                          : algorithm->needs_mapped     ? "mapped"
                                                        : "any";
-    const algo::BlockLengths lengths = wanted ? wanted->lengths : algo::BlockLengths::kEqual;
+    algo::Problem equal;
+    equal.collective = algorithm->collective;
+    equal.rank_count = 4;
+    const bool only_uneven =
+        algorithm->lengths != algo::BlockLengths::kEqual && !algorithm->supports(equal);
+    if (wanted && only_uneven && wanted->lengths == algo::BlockLengths::kEqual) continue;
+    const algo::BlockLengths lengths = wanted        ? wanted->lengths
+                                       : only_uneven ? algorithm->lengths
+                                                     : algo::BlockLengths::kEqual;
     fmt::print("{:<15} {:<27} {:<8} {:<8} {:<6} {}\n",
                algo::name_of(algorithm->collective, lengths), algorithm->name, memory,
                text_of(algorithm->lengths), algorithm->rank_order ? "rank" : "-",

@@ -103,6 +103,7 @@ Result<std::vector<Cell>> cells_of(const RegretOptions& given,
                                    const std::vector<RegretMachine>& machines) {
   const Result<std::vector<Rank>> ranks = parse_rank_counts(given.ranks, kRanksMax);
   if (!ranks.ok()) return ranks.status();
+  if (ranks.value().back() < 2) return invalid_argument("--ranks: at least two ranks are needed");
   std::vector<Collective> collectives;
   for (const std::string& name : given.collectives) {
     const Result<algo::NamedCollective> named = parse_collective(name);

@@ -219,8 +219,10 @@ void add_search_command(cli::Command& app, int* exit_code) {
                   "hosts like the one of the file; ranks fill them in blocks")
       .range<uint32_t>(1, kHostsMax)
       .show_default();
-  command.add_option("-n,--ranks", options->rank_count,
-                     "number of ranks; without it, one on each GPU or core");
+  command
+      .add_option("-n,--ranks", options->rank_count,
+                  "number of ranks; without it, one on each GPU or core")
+      .range<uint32_t>(1, graph::kRecordRanksMax);
   command
       .add_option("--searched-ranks", options->searched_ranks,
                   "search all at once up to so many ranks, beyond that host by host")

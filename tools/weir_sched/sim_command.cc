@@ -66,6 +66,7 @@ struct Job {
   std::optional<SimMachine> machine;      // instead of the two-level network
   std::optional<graph::Forests> forests;  // of the machine
   sim::Options options;
+  bool has_built_in_times = true;  // neither --net nor --costs says others
 
   const graph::LinkGraph* links() const { return machine ? &machine->graph : nullptr; }
   sim::Machine bounded(const algo::Problem& of) const {
@@ -126,6 +127,7 @@ Status fill(const SimOptions& given, Job* job) {
   if (job->machine && job->machine->on_accelerators) {
     options->network = sim::accelerator_network();
   }
+  job->has_built_in_times = given.network_file.empty() && given.costs_file.empty();
   if (!given.network_file.empty()) {
     const Result<sim::Network> network = sim::load_network(given.network_file, options->network);
     if (!network.ok()) return network.status();
@@ -290,6 +292,11 @@ Status run_all(const Job& job) {
     fmt::print("cut bound {}\n",
                sim::text_of_time(static_cast<uint64_t>(*machine.least_ns * 1000)));
   }
+  if (job.machine && job.has_built_in_times) {
+    fmt::print(
+        "copies and reductions take the times of the built-in network; --costs FILE takes "
+        "measured ones\n");
+  }
   fmt::print("{:<28} {:>14} {:>14} {:>12} {:>16} {:>9}\n", "algorithm", "time",
              job.machine ? "times bound" : "closed form", "messages", "between nodes", "seconds");
   for (const algo::Algorithm* algorithm : algo::all_algorithms()) {
@@ -324,8 +331,11 @@ Status run_chosen(const SimOptions& given, Job* job, int* failure) {
   if (job->problem.lengths != algo::BlockLengths::kEqual) {
     return invalid_argument("--chosen is for blocks of equal length");
   }
+  const Result<cost::Table> table =
+      given.costs_file.empty() ? cost::built_in_table() : cost::read_table(given.costs_file);
+  if (!table.ok()) return table.status();
   const Result<RegretMachine> machine =
-      read_regret_machine(given.topology_file, cost::built_in_table(), /*by_links=*/true);
+      read_regret_machine(given.topology_file, table.value(), /*by_links=*/true);
   if (!machine.ok()) return machine.status();
   const RegretHosts hosts(machine.value(), job->problem.rank_count);
   WEIR_RETURN_IF_ERROR(hosts.status());

@@ -82,7 +82,7 @@ Result<SimMachine> read_sim_machine(const std::string& file, uint32_t host_count
   if (count > kRanksMax) {
     return invalid_argument(
         fmt::format("{} ranks over the links of a topology; allowed are 1 to {}: give less --hosts "
-                    "or --ranks, or a network (--net) instead of --topology",
+                    "or --ranks",
                     count, kRanksMax));
   }
   if (count > seat_count) {
@@ -91,7 +91,8 @@ Result<SimMachine> read_sim_machine(const std::string& file, uint32_t host_count
                     file, seat_count, seats.name()));
   }
   if (host_count < 1 || host_count > count) {
-    return invalid_argument(fmt::format("--hosts {} must lie within 1..{}", host_count, count));
+    return invalid_argument(
+        fmt::format("--hosts {} must lie within 1..{}, the number of ranks", host_count, count));
   }
   std::vector<graph::RankPlace> places;
   std::vector<uint32_t> population(host_count, 0);

@@ -47,8 +47,8 @@ int verify_file(const VerifyCommand& options) {
   // What every rank checks that reads such programs: Input and Output apart, and in place.
   const auto imported = algo::Imported::make(set, "checked", algo::ImportFor::kCheckOnly);
   if (!imported.ok()) {
-    fmt::print("{}: WRONG: {}\n", options.file,
-               algo::with_origins(imported.status().text(), read.value()));
+    fmt::print("{}: right for the access that it names, but no communicator takes it: {}\n",
+               options.file, algo::with_origins(imported.status().text(), read.value()));
     return kExitFlaw;
   }
   fmt::print("{}: right ({} on {} ranks, {} operations, {} messages{}{})\n", options.file,

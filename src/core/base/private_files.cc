@@ -117,7 +117,9 @@ Status store_private_file(const std::string& directory, const std::string& name,
   if (directory.empty()) return invalid_argument("the cache directory has no name");
   WEIR_RETURN_IF_ERROR(make_directories(directory));
   WEIR_RETURN_IF_ERROR(check_directory(directory));
-  return replace_file(directory + "/" + name, text);
+  const std::string wrong =
+      output::write_file(directory + "/" + name, text, {.mode = 0600, .is_own = true});
+  return wrong.empty() ? Status() : Status(Code::kSystem, wrong);
 }
 
 }  // namespace weir

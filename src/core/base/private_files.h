@@ -30,7 +30,8 @@ Result<std::string> read_any_file(const std::string& path, size_t bytes_max);
 // What is no regular file stays what it is.
 Status replace_file(const std::string& path, const std::string& text);
 
-// The same in a directory, which is made (mode 0700) if needed and checked as for reading.
+// The same in a directory, which is made (mode 0700) if needed and checked as for reading. A link
+// or a FIFO of that name is replaced: it would not be read.
 Status store_private_file(const std::string& directory, const std::string& name,
                           const std::string& text);
 

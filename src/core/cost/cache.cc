@@ -2,6 +2,7 @@
 #include "core/cost/cache.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -20,6 +21,10 @@ constexpr size_t kFileBytesMax = 1 << 20;
 bool is_within(time_t written, int64_t seconds) {
   const int64_t age = int64_t{time(nullptr)} - int64_t{written};
   return age < seconds && age > -seconds;
+}
+
+std::string name_of_version(uint32_t version, uint64_t topology_hash) {
+  return fmt::format("tasks-v{}-{:016x}", version, topology_hash);
 }
 
 std::string fingerprint_of(const Table& table) {
@@ -88,11 +93,11 @@ Result<std::string> cache_directory(const std::string& setting) {
 }
 
 std::string cache_file_name(uint64_t topology_hash) {
-  return fmt::format("tasks-v{}-{:016x}.json", Table::kVersion, topology_hash);
+  return name_of_version(Table::kVersion, topology_hash) + ".json";
 }
 
 std::string doubts_file_name(uint64_t topology_hash) {
-  return fmt::format("tasks-v{}-{:016x}.doubts", Table::kVersion, topology_hash);
+  return name_of_version(Table::kVersion, topology_hash) + ".doubts";
 }
 
 CacheLookup load_cached_table(const std::string& directory, uint64_t topology_hash) {
@@ -128,13 +133,21 @@ Result<bool> doubt_cached_table(const std::string& directory, const Table& table
   auto earlier = read_private_file(directory, name, kFileBytesMax);
   if (!earlier.ok()) return earlier.status();
   if (earlier.value() && is_within(earlier.value()->written, kDoubtEverySeconds)) return false;
-  WEIR_RETURN_IF_ERROR(replace_file(directory + "/" + name, fingerprint + " " + reason + "\n"));
+  WEIR_RETURN_IF_ERROR(store_private_file(directory, name, fingerprint + " " + reason + "\n"));
   return true;
 }
 
 Status store_cached_table(const std::string& directory, const Table& table) {
   WEIR_RETURN_IF_ERROR(validate(table));
-  return store_private_file(directory, cache_file_name(table.topology_hash), to_json(table));
+  WEIR_RETURN_IF_ERROR(
+      store_private_file(directory, cache_file_name(table.topology_hash), to_json(table)));
+  // Nothing reads what older versions have left of this machine.
+  for (uint32_t version = Table::kVersionReadMin; version < Table::kVersion; ++version) {
+    const std::string old = directory + "/" + name_of_version(version, table.topology_hash);
+    (void)unlink((old + ".json").c_str());
+    (void)unlink((old + ".doubts").c_str());
+  }
+  return {};
 }
 
 Result<Table> read_table(const std::string& path) {

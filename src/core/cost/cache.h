@@ -45,6 +45,7 @@ Result<Table> read_table(const std::string& path);
 Status write_table(const std::string& path, const Table& table);
 
 // Makes the directory (mode 0700) if needed; writes a temporary file (mode 0600), syncs, renames.
+// Removes this topology's files of older versions.
 Status store_cached_table(const std::string& directory, const Table& table);
 
 // Notes beside the cached table that its figures are doubtful, so that the next process that starts

@@ -140,7 +140,8 @@ class Reader {
       fail(node.source(), "'collective' needs text in quotes");
     } else if (!collective) {
       fail(node.source(),
-           fmt::format("unknown collective '{}'; known are {}", *name, collective_names()));
+           fmt::format("unknown collective '{}'; known are {}{}", *name, collective_names(),
+                       name->ends_with("_v") ? " (rules for these hold for v-variants, too)" : ""));
     } else {
       rule->collective = *collective;
     }
@@ -209,10 +210,11 @@ class Reader {
       if (other.bytes_max < rule.bytes_min || rule.bytes_max < other.bytes_min) continue;
       if (other.ranks_max < rule.ranks_min || rule.ranks_max < other.ranks_min) continue;
       fail(table.source(), fmt::format("overlaps with the rule of line {}: both apply to {} of {} "
-                                       "bytes on {} ranks",
+                                       "bytes on {} rank{}",
                                        other.line, weir::name_of(rule.collective),
                                        std::max(other.bytes_min, rule.bytes_min),
-                                       std::max(other.ranks_min, rule.ranks_min)));
+                                       std::max(other.ranks_min, rule.ranks_min),
+                                       std::max(other.ranks_min, rule.ranks_min) == 1 ? "" : "s"));
       return;
     }
   }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks of one host that have a device each: the links between the devices of the machine, which
 // WEIR_TOPOLOGY_FILE names, decide whether large collectives go along rings, in communicators that
-// are made in each way. On the stand-in for CUDA, with eight devices and WEIR_DIRECT=1, without which
-// its memory counts as the host's.
+// are made in each way. On the stand-in for CUDA, with eight devices and WEIR_DIRECT=1, without
+// which its memory counts as the host's.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

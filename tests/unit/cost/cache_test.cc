@@ -131,6 +131,18 @@ TEST_F(Cache, TablesOfAnOlderVersionAreMeasuredAnew) {
   EXPECT_TRUE(read_table(path()).ok()) << "tools read it";
 }
 
+TEST_F(Cache, ANewTableTakesThePlaceOfThoseOfOlderVersions) {
+  store();
+  const std::string old = directory_ + "/tasks-v3-0123456789abcdef";
+  const std::string other = directory_ + "/tasks-v3-0123456789abcdee.json";
+  for (const std::string& name : {old + ".json", old + ".doubts", other}) std::ofstream(name) << 1;
+  store();
+  EXPECT_FALSE(std::filesystem::exists(old + ".json"));
+  EXPECT_FALSE(std::filesystem::exists(old + ".doubts"));
+  EXPECT_TRUE(std::filesystem::exists(other)) << "of another machine";
+  expect_used();
+}
+
 TEST_F(Cache, FileOfAnotherTopologyIsIgnored) {
   store();
   std::filesystem::rename(path(), directory_ + "/" + cache_file_name(7));
@@ -175,6 +187,26 @@ TEST_F(Cache, LinksDirectoriesAndHugeFilesAreIgnored) {
   std::ofstream(path()) << std::string(2 << 20, ' ');
   ASSERT_EQ(chmod(path().c_str(), 0600), 0);
   expect_ignored("it may have at most");
+}
+
+TEST_F(Cache, ALinkOrAFifoOfTheNameIsReplacedAndWhatItLeadsToStays) {
+  store();
+  const std::string precious = root_ + "/precious";
+  std::ofstream(precious) << "data";
+  std::filesystem::remove(path());
+  std::filesystem::create_symlink(precious, path());
+  store();
+  expect_used();
+  std::string text;
+  std::getline(std::ifstream(precious), text);
+  EXPECT_EQ(text, "data");
+  std::filesystem::create_symlink(precious, doubts_path());
+  EXPECT_FALSE(doubt_cached_table(directory_, table(), "a reason").ok()) << "it is not read";
+  std::filesystem::remove(doubts_path());
+  std::filesystem::remove(path());
+  ASSERT_EQ(mkfifo(path().c_str(), 0600), 0);
+  store();
+  expect_used();
 }
 
 TEST_F(Cache, ATableOfMoreThanThirtyDaysIsMeasuredAnew) {

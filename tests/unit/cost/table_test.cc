@@ -106,7 +106,7 @@ TEST(Table, JsonThatWasChangedIsReadAndKnownAsSuch) {
   TableOrigin origin;
   ASSERT_TRUE(table_from_json(good, &origin).ok());
   EXPECT_TRUE(origin.is_unchanged);
-  const auto is_unchanged = [&](nlohmann::json json) {
+  const auto is_unchanged = [&](const nlohmann::json& json) {
     const Result<Table> table = table_from_json(json.dump(), &origin);
     EXPECT_TRUE(table.ok()) << table.status().text();
     return origin.is_unchanged;

@@ -65,6 +65,14 @@ TEST_F(OutputFile, LinksAreFollowedToTheFileThatTheyName) {
   EXPECT_THAT(write_file(path("circle"), "x"), HasSubstr("circle: Too many levels"));
 }
 
+TEST_F(OutputFile, ALinkWithANameOfWeirsOwnIsReplaced) {
+  std::ofstream(path("target")) << "stays";
+  fs::create_symlink(path("target"), path("own"));
+  EXPECT_EQ(write_file(path("own"), "text", {.is_own = true}), "");
+  EXPECT_EQ(content("own"), "text");
+  EXPECT_EQ(content("target"), "stays");
+}
+
 TEST_F(OutputFile, DevicesStayDevices) {
   if (mknod(path("null").c_str(), S_IFCHR | 0600, makedev(1, 3)) != 0 ||
       !std::ofstream(path("null"))) {
