@@ -437,6 +437,39 @@ TEST(DeviceStreamsProcesses, AnAbortReleasesTheStreamsEverywhere) {
   });
 }
 
+// It is not found by the stream, after the call has returned.
+TEST(DeviceStreamsProcesses, TheFirstCallOnAStreamAfterAnAbortElsewhereIsRefused) {
+  for (const char* transport : {"shm", "tcp"}) {
+    const SharedCounter here;
+    run_processes_on_device(
+        3,
+        [&](weir_comm_t comm, int n, int rank) {
+          expect_sum(comm, n, rank);
+          const Stream stream;
+          const DeviceArray<int> data(std::vector<int>(1000, 1));
+          if (rank == 0) {
+            EXPECT_WEIR(comm, weir_comm_abort(comm));
+            std::this_thread::sleep_for(std::chrono::milliseconds(200));
+          }
+          here.meet(n);
+          if (rank != 0) {
+            EXPECT_WEIR(comm, weir_comm_set_stream(comm, stream.get()));
+            EXPECT_EQ(rank == 1 ? weir_all_reduce(comm, data.data(), data.data(), 1000, WEIR_INT32,
+                                                  WEIR_SUM, nullptr)
+                                : weir_recv(comm, data.data(), 1000, WEIR_INT32, 0, nullptr),
+                      WEIR_ERROR_ABORTED)
+                << transport;
+            EXPECT_NE(std::string(weir_last_error(comm)).find("rank 0 aborted"), std::string::npos)
+                << weir_last_error(comm);
+          }
+          here.meet(2 * n);
+        },
+        [&](int) {
+          return Environment{{"WEIR_TRANSPORT", transport}};
+        });
+  }
+}
+
 TEST(DeviceStreamsProcesses, DestroyGivesUpWhatIsUnderWay) {
   const SharedCounter here;
   run_processes_on_device(2, [&](weir_comm_t comm, int n, int rank) {

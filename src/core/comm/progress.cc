@@ -153,6 +153,8 @@ Status Communicator::start(Request& request, const CallGroup* group) {
 }
 
 Status Communicator::start_locked(Request& request) {
+  // Other calls wait, and look then; work of a stream would only fail behind the caller's back.
+  if (request.is_of_device_side() && !state_.failure.is_set()) health_.fail_as_reported();
   if (state_.failure.is_set()) return state_.failure.status();
   request.comm = this;
   request.timeout_ms = state_.timeout_ms.load();

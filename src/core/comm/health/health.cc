@@ -438,13 +438,24 @@ Status Health::reported_failure() {
   } else if (!reports_.are_mapped()) {
     return Status();
   }
+  std::vector<Rank> blamed;
+  return failure_of_peers(&blamed);
+}
+
+Status Health::failure_of_peers(std::vector<Rank>* blamed) const {
   for (Rank p = 0; p < state_.rank_count(); ++p) {
     if (p == state_.rank()) continue;
-    std::vector<Rank> blamed;
-    Status reported = reports_.failure_of(p, &blamed);
+    Status reported = reports_.failure_of(p, blamed);
     if (!reported.ok()) return reported;
   }
   return Status();
+}
+
+void Health::fail_as_reported() {
+  if (reports_.on_board()) reports_.look_at_board(now_ns(), kLookNs);
+  if (!reports_.are_told()) return;
+  std::vector<Rank> blamed;
+  if (const Status reported = failure_of_peers(&blamed); !reported.ok()) fail(reported, blamed);
 }
 
 void Health::collect_lost(std::set<Rank>* lost) {

@@ -76,6 +76,8 @@ class Health {
   void fail(Status status, const std::vector<Rank>& blamed = {});
   // The same, with the reason that the peers tell, if they do so within a bounded time.
   void fail(const OperationFailure& failure);
+  // Fails the communicator if a peer has reported a failure. Does not wait.
+  void fail_as_reported();
   // Shows the failure on the board, if it is not shown yet.
   void tell_failure();
   // This rank destroys the communicator.
@@ -98,6 +100,8 @@ class Health {
   bool look_for_lost(const Request& request, uint64_t waited_ns, bool late);
   // Adopts the failure of a peer, if one reports any.
   bool adopt_reported();
+  // The failure that a peer reports; ok: none does. Adds the ranks that it blames.
+  Status failure_of_peers(std::vector<Rank>* blamed) const;
   // After the transport has failed an operation: the reason, as far as peers tell it within a
   // bounded time.
   Status why_failed(const Status& status, const Request& request, std::vector<Rank>* blamed);
