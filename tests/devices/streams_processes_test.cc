@@ -437,6 +437,42 @@ TEST(DeviceStreamsProcesses, AnAbortReleasesTheStreamsEverywhere) {
   });
 }
 
+TEST(DeviceStreamsProcesses, AStreamThatDoesNotExistIsRefusedAndTheCommunicatorGoesOn) {
+  run_processes_on_device(2, [](weir_comm_t comm, int n, int rank) {
+    const DeviceArray<int> data(std::vector<int>(1000, 1));
+    const Stream stream;
+    cuda::Stream gone = nullptr;
+    EXPECT_CUDA(cuStreamCreate(&gone, cuda::kStreamNonBlocking));
+    EXPECT_CUDA(cuStreamDestroy_v2(gone));
+    const auto reduce = [&](weir_request_t* request) {
+      return weir_all_reduce(comm, data.data(), data.data(), 1000, WEIR_INT32, WEIR_SUM, request);
+    };
+    const auto expect_refused = [&](weir_result_t result) {
+      EXPECT_EQ(result, WEIR_ERROR_INVALID_ARGUMENT);
+      const std::string text = weir_last_error(comm);
+      EXPECT_NE(text.find("never was a stream"), std::string::npos) << text;
+      EXPECT_NE(text.find("weir_comm_set_stream"), std::string::npos) << text;
+    };
+    // Also as the first call of the communicator.
+    if (rank == 1) {
+      EXPECT_WEIR(comm, weir_comm_set_stream(comm, gone));
+      expect_refused(reduce(nullptr));
+      weir_request_t request = nullptr;
+      ASSERT_WEIR(comm, reduce(&request));
+      expect_refused(weir_wait(&request));
+      expect_refused(weir_send(comm, data.data(), 1000, WEIR_INT32, 0, nullptr));
+    }
+    EXPECT_WEIR(comm, weir_comm_set_stream(comm, stream.get()));
+    EXPECT_WEIR(comm, reduce(nullptr));
+    EXPECT_WEIR(comm, rank == 1 ? weir_send(comm, data.data(), 1000, WEIR_INT32, 0, nullptr)
+                                : weir_recv(comm, data.data(), 1000, WEIR_INT32, 1, nullptr));
+    stream.synchronize();
+    EXPECT_EQ(data.get(), std::vector<int>(1000, n));
+    EXPECT_WEIR(comm, weir_comm_set_stream(comm, WEIR_NO_STREAM));
+    expect_sum(comm, n, rank);
+  });
+}
+
 // It is not found by the stream, after the call has returned.
 TEST(DeviceStreamsProcesses, TheFirstCallOnAStreamAfterAnAbortElsewhereIsRefused) {
   for (const char* transport : {"shm", "tcp"}) {

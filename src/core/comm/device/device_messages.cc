@@ -246,7 +246,7 @@ Status DeviceMessages::find_chain(Batch& batch) {
   Capture capture;
   for (size_t i = 0; i < batch.streams.size(); ++i) {
     Capture it;
-    WEIR_RETURN_IF_ERROR(capture_of(driver, batch.function, batch.streams[i], &it));
+    WEIR_RETURN_IF_ERROR(parts_.find_capture(batch.function, batch.streams[i], &it));
     if (i == 0) capture = it;
     if (it.active == capture.active && it.number == capture.number) continue;
     return Status(Code::kInvalidUsage,

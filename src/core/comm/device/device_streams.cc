@@ -200,18 +200,18 @@ void DeviceStreams::enqueue_pending(const std::function<bool(const CallGroup&)>&
 }
 
 Status DeviceStreams::enqueue(Request& request) {
-  const cuda::Driver& driver = parts_.memory->driver();
   const char* const function = function_of(request.call);
   cuda::Stream stream = request.device->stream;
   const bool names_stream = request.device->on_stream && !cuda::is_default_stream(stream);
-  const cuda::ContextScope scope(driver, names_stream ? stream : nullptr, parts_.memory->context());
+  const cuda::ContextScope scope(parts_.memory->driver(), names_stream ? stream : nullptr,
+                                 parts_.memory->context());
   if (!request.device->on_stream) {
     WEIR_RETURN_IF_ERROR(
         parts_.memory->own_stream(function, StreamMemory::OwnStream::kCollectives, &stream));
   }
   Capture capture;
   if (request.device->on_stream) {
-    WEIR_RETURN_IF_ERROR(capture_of(driver, function, stream, &capture));
+    WEIR_RETURN_IF_ERROR(parts_.find_capture(function, stream, &capture));
   }
   std::shared_ptr<Chain> chain;
   std::shared_ptr<GraphWatches> graph;

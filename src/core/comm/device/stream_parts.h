@@ -6,6 +6,8 @@
 #include <memory>
 #include <string>
 
+#include "core/base/status.h"
+#include "core/comm/stream/capture.h"
 #include "core/comm/stream/stream_memory.h"
 #include "core/comm/stream/stream_owner.h"
 #include "core/comm/stream/stream_record.h"
@@ -25,6 +27,16 @@ struct StreamParts {
     watches->lose_all();
     return Status(Code::kSystem, status.text() + ", on rank " + std::to_string(memory->rank()) +
                                      ": " + memory->context_check().reason());
+  }
+
+  // Of a stream of the caller's, before anything is on it. kInvalidArgument: there is no such
+  // stream, although the context is there.
+  Status find_capture(const char* function, cuda::Stream stream, Capture* capture) const {
+    const Status status = capture_of(memory->driver(), function, stream, capture);
+    if (capture->has_stream || memory->context_check().look()) return status;
+    return invalid_argument(status.text() +
+                            ": give weir_comm_set_stream one that exists, and keep it until its "
+                            "calls have ended. The call had no effect, and may be repeated");
   }
 };
 

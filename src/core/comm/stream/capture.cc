@@ -28,6 +28,7 @@ Status capture_of(const cuda::Driver& driver, const char* function, cuda::Stream
     if (result != cuda::kErrorInvalidHandle && result != cuda::kErrorContextIsDestroyed) {
       return failed;
     }
+    capture->has_stream = false;
     return Status(failed.code(), fmt::format("{}; stream {} was destroyed, or never was a stream",
                                              failed.text(), stream));
   }

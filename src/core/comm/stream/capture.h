@@ -11,12 +11,13 @@
 namespace weir::comm {
 
 struct Capture {
+  bool has_stream = true;  // false: CUDA knows no such stream
   bool active = false;
   uint64_t number = 0;
   cuda::Graph graph = nullptr;
 };
 
-// An error if the stream was destroyed, or its capture has failed or cannot hold operations.
+// An error if there is no such stream, or its capture has failed or cannot hold operations.
 Status capture_of(const cuda::Driver& driver, const char* function, cuda::Stream stream,
                   Capture* capture);
 
