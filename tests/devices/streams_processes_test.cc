@@ -312,6 +312,78 @@ TEST(DeviceStreamsProcesses, DifferentCallsAreTold) {
   });
 }
 
+TEST(DeviceStreamsProcesses, CallsOfZeroElementsWaitForNobody) {
+  const SharedCounter here;
+  run_processes_on_device(2, [&](weir_comm_t comm, int n, int rank) {
+    expect_sum(comm, n, rank);
+    const Stream stream;
+    const DeviceArray<int> data(std::vector<int>(10, 1));
+    EXPECT_WEIR(comm, weir_comm_set_timeout(comm, 20'000));
+    EXPECT_WEIR(comm, weir_comm_set_stream(comm, stream.get()));
+    // Where the buffers lie does not matter.
+    int on_host[2] = {};
+    void* const memory = rank == 0 ? static_cast<void*>(data.data()) : on_host;
+    const auto call_all = [&] {
+      for (const Case& it : kCases) {
+        EXPECT_WEIR(comm, call(it, comm, memory, memory, 0, WEIR_INT32, WEIR_SUM, 1, nullptr));
+        EXPECT_WEIR(comm, call(it, comm, nullptr, nullptr, 0, WEIR_INT32, WEIR_SUM, 0, nullptr));
+      }
+    };
+    if (rank == 1) here.meet(n);
+    call_all();
+    // Ranks may choose differently.
+    if (rank == 1) {
+      EXPECT_WEIR(comm, weir_comm_set_stream(comm, WEIR_NO_STREAM));
+    }
+    call_all();
+    EXPECT_WEIR(comm, weir_comm_set_stream(comm, stream.get()));
+    weir_request_t request = nullptr;
+    EXPECT_WEIR(comm, weir_all_reduce(comm, nullptr, nullptr, 0, WEIR_INT32, WEIR_SUM, &request));
+    EXPECT_WEIR(comm, weir_wait(&request));
+    stream.synchronize();
+    if (rank == 0) here.meet(n);
+    const Graph graph(stream, [&] {
+      call_all();
+      EXPECT_WEIR(
+          comm, weir_all_reduce(comm, data.data(), data.data(), 10, WEIR_INT32, WEIR_SUM, nullptr));
+    });
+    for (int i = 0; i < 3; ++i) graph.launch(stream);
+    stream.synchronize();
+    EXPECT_EQ(data.get(), std::vector<int>(10, n * n * n));
+    EXPECT_WEIR(comm, weir_group_start());
+    call_all();
+    EXPECT_WEIR(comm, weir_group_end());
+    EXPECT_WEIR(comm, weir_comm_set_stream(comm, WEIR_NO_STREAM));
+    expect_sum(comm, n, rank);
+  });
+}
+
+TEST(DeviceStreamsProcesses, ARankThatPassesZeroElementsWhereOthersPassMoreIsTold) {
+  run_processes_on_device(3, [](weir_comm_t comm, int n, int rank) {
+    expect_sum(comm, n, rank);
+    const Stream stream;
+    const DeviceArray<int> data(std::vector<int>(1000, 1));
+    EXPECT_WEIR(comm, weir_comm_set_stream(comm, stream.get()));
+    const size_t count = rank == 1 ? 0 : 1000;
+    EXPECT_WEIR(comm, weir_all_reduce(comm, data.data(), data.data(), count, WEIR_INT32, WEIR_SUM,
+                                      nullptr));
+    stream.synchronize();
+    weir_result_t error = WEIR_OK;
+    for (int i = 0; i < 1000 && error == WEIR_OK; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      EXPECT_WEIR(comm, weir_comm_async_error(comm, &error));
+    }
+    EXPECT_EQ(error, WEIR_ERROR_MISMATCH);
+    EXPECT_NE(weir_all_reduce(comm, data.data(), data.data(), 1, WEIR_INT32, WEIR_SUM, nullptr),
+              WEIR_OK);
+    const std::string text = weir_last_error(comm);
+    for (const char* word :
+         {"the ranks made different calls", "rank 1 called", "count 0", "1000"}) {
+      EXPECT_NE(text.find(word), std::string::npos) << word << ": " << text;
+    }
+  });
+}
+
 // Calls with a root of which the first one differs on rank 1, and ends on all ranks.
 struct RootedCalls {
   std::function<weir_result_t(weir_comm_t, bool differs, const int* from, int* to)> call;

@@ -474,17 +474,7 @@ Status Communicator::prepare_device(int device) {
     const std::lock_guard lock(state_.lock);
     operations_.device_side().prepare(device);
   }
-  for (;;) {
-    {
-      const std::lock_guard lock(state_.lock);
-      const bool moved = poll_locked();
-      if (state_.failure.is_set()) return state_.failure.status();
-      Request* const request = operations_.device_side().preparing();
-      if (request == nullptr) return Status();
-      if (!moved) health_.check(*request);
-    }
-    sched_yield();
-  }
+  return await_device_side();
 }
 
 Status Communicator::open_network(bool leaves_host) {

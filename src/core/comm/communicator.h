@@ -244,6 +244,10 @@ class Communicator {
   Status ended_program(uint64_t number);
 
   // ---- Progress: progress.cc
+  // Until the ranks have found out whether calls go from device to device, if they do so now.
+  Status await_device_side();
+  // The device by which a collective goes; -1: it is one on memory of the host.
+  Result<int> device_of_collective(const engine::Call& call);
   bool is_stream_message_possible(std::string* why_not);
   // Without the lock, after a poll: callbacks, and operations that a stream is given now.
   void act_on_poll();

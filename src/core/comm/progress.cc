@@ -68,7 +68,7 @@ Status Communicator::go_on_slowly(const engine::Call& call, CollectiveQueue::War
 Status Communicator::run_slowly(const engine::Call& call) {
   // The program may have begun to use CUDA since.
   if (devices_.is_possible_now()) {
-    const Result<int> device = devices_.device_of(call);
+    const Result<int> device = device_of_collective(call);
     if (!device.ok()) return device.status();
     if (device.value() >= 0) {
       Request* request = requests_.acquire();
@@ -92,7 +92,7 @@ Status Communicator::route(Request& request) {
   }
   if (!devices_.is_possible_now()) return Status();
   if (request.kind == RequestKind::kCollective) {
-    const Result<int> device = devices_.device_of(request.call);
+    const Result<int> device = device_of_collective(request.call);
     if (!device.ok()) return device.status();
     if (device.value() >= 0) devices_.mark_collective(request, device.value());
     return Status();
@@ -128,6 +128,35 @@ Status Communicator::route(Request& request) {
     }
   }
   return Status();
+}
+
+Status Communicator::await_device_side() {
+  for (;;) {
+    {
+      const std::lock_guard lock(state_.lock);
+      const bool moved = poll_locked();
+      if (state_.failure.is_set()) return state_.failure.status();
+      Request* const request = operations_.device_side().deciding();
+      if (request == nullptr) return Status();
+      if (!moved) health_.check(*request);
+    }
+    sched_yield();
+  }
+}
+
+// Where an empty buffer lies says nothing, and ranks may choose streams differently: they decide by
+// what they have agreed on.
+Result<int> Communicator::device_of_collective(const engine::Call& call) {
+  if (call.count > 0 || !DeviceStreams::can_take(call)) return devices_.device_of(call);
+  DeviceSide& side = operations_.device_side();
+  bool is_deciding = false;
+  {
+    const std::lock_guard lock(state_.lock);
+    is_deciding = side.deciding() != nullptr;
+  }
+  if (is_deciding) WEIR_RETURN_IF_ERROR(await_device_side());
+  const std::lock_guard lock(state_.lock);
+  return side.is_ready() ? side.device() : -1;
 }
 
 bool Communicator::is_stream_message_possible(std::string* why_not) {

@@ -119,7 +119,7 @@ Status DeviceSide::start(Request& request) {
   has_calls_.store(true, std::memory_order_release);
   if (request.is_message()) return start_message(request);
   const int device = request.device->device;
-  if (!DeviceStreams::can_take(request) || !stream_refusal_.empty()) {
+  if (!DeviceStreams::can_take(request.call) || !stream_refusal_.empty()) {
     return start_with_transport(request);
   }
   if (stream_step_ == StreamStep::kNone) open_streams(device);
@@ -141,7 +141,9 @@ void DeviceSide::prepare(int device) {
   open_streams(device);
 }
 
-Request* DeviceSide::preparing() { return prepares_ ? &stream_meeting_->request() : nullptr; }
+Request* DeviceSide::deciding() {
+  return stream_meeting_ != nullptr ? &stream_meeting_->request() : nullptr;
+}
 
 bool DeviceSide::takes_message(std::string* why_not) const {
   switch (stream_step_) {

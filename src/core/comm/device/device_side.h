@@ -68,8 +68,11 @@ class DeviceSide {
   // While the communicator is made, on all ranks: begins to make it ready for calls on memory of
   // `device`. Without effect where it is not possible.
   void prepare(int device);
-  // Until it is decided; the request that waits for the other ranks.
-  Request* preparing();
+  // While the ranks find out whether calls go from device to device: the request that waits for the
+  // other ranks.
+  Request* deciding();
+  // Calls do so.
+  bool is_ready() const { return streams_.is_ready(); }
 
   // Whether a message on memory of a device goes from device to device, or will once that is
   // decided; else `why_not` says why not.

@@ -55,8 +55,7 @@ DeviceStreams::Chain::~Chain() {
   if (it.rung() == load_word(it.done)) it = {};
 }
 
-bool DeviceStreams::can_take(const Request& request) {
-  const engine::Call& call = request.call;
+bool DeviceStreams::can_take(const engine::Call& call) {
   return call.recv_counts == nullptr && call.block_counts == nullptr && call.leaf_count == 0 &&
          call.collective != Collective::kBarrier && call.collective != Collective::kSendRecv;
 }
@@ -205,13 +204,17 @@ Status DeviceStreams::enqueue(Request& request) {
   const bool names_stream = request.device->on_stream && !cuda::is_default_stream(stream);
   const cuda::ContextScope scope(parts_.memory->driver(), names_stream ? stream : nullptr,
                                  parts_.memory->context());
-  if (!request.device->on_stream) {
+  if (!request.device->on_stream && request.call.count > 0) {
     WEIR_RETURN_IF_ERROR(
         parts_.memory->own_stream(function, StreamMemory::OwnStream::kCollectives, &stream));
   }
   Capture capture;
   if (request.device->on_stream) {
     WEIR_RETURN_IF_ERROR(parts_.find_capture(function, stream, &capture));
+  }
+  if (request.call.count == 0) {
+    count_empty(request.call, capture.active);
+    return Status();
   }
   std::shared_ptr<Chain> chain;
   std::shared_ptr<GraphWatches> graph;
@@ -220,6 +223,23 @@ Status DeviceStreams::enqueue(Request& request) {
   WEIR_RETURN_IF_ERROR(enqueue_in(request, function, stream, *chain, graph, &watch));
   if (graph == nullptr) request.device->watch = std::move(watch);
   return Status();
+}
+
+void DeviceStreams::count_empty(const engine::Call& call, bool is_captured) {
+  StreamMemory& memory = *parts_.memory;
+  if (explains_) explain(call, "directly, without data");
+  if (is_captured) {
+    memory.flags().captured(memory.rank()).fetch_add(1);
+    if (parts_.record != nullptr) parts_.record->captured(0);
+    return;
+  }
+  const CallWords words = words_of(call);
+  const uint64_t number = memory.next_call();
+  if (is_rooted(call)) memory.next_rooted_call();
+  memory.flags().note_call(memory.rank(), number, words.what, words.count, words.fingerprint);
+  if (parts_.record == nullptr) return;
+  parts_.record->begun(number, words);
+  parts_.record->ended(number);
 }
 
 // Once for each call of its kind that goes so.

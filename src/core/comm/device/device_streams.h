@@ -3,6 +3,8 @@
 // one stream of each rank alone (core/comm/stream), on the caller's stream or one of the library's
 // own. DeviceSide makes it ready, in a meeting of all ranks.
 //
+// A collective of zero elements is no work of a stream, and complete once it has been compared.
+//
 // Calls are put on their streams without the communicator's lock, since such a call to CUDA may
 // wait until the stream goes on; in the order in which they were started. The chain of calls: each
 // waits for the one before it, whatever its stream, since they share scratch and flags.
@@ -38,7 +40,7 @@ class DeviceStreams {
   DeviceStreams& operator=(const DeviceStreams&) = delete;
 
   // Whether such a collective can go from device to device at all.
-  static bool can_take(const Request& request);
+  static bool can_take(const engine::Call& call);
 
   // ---- Getting ready: the steps of StreamSetup.
   // The first one. kUnsupported: this rank cannot take part.
@@ -93,6 +95,9 @@ class DeviceStreams {
   // Without the lock, one thread at a time.
   Status enqueue(Request& request);
   void explain(const engine::Call& call, const std::string& way);
+  // A call of no elements is numbered among the others, so that ranks which pass different counts
+  // are told; nothing waits for it.
+  void count_empty(const engine::Call& call, bool is_captured);
   Status find_chain(const char* function, const Capture& capture, std::shared_ptr<Chain>* chain,
                     std::shared_ptr<GraphWatches>* graph);
   Status enqueue_in(const Request& request, const char* function, cuda::Stream stream, Chain& chain,
