@@ -487,6 +487,47 @@ TEST(DeviceStreamsProcesses, AGraphMeetsCallsWithoutARootAmongThoseWithOne) {
   });
 }
 
+TEST(DeviceStreamsProcesses, GraphsThatAreGoneLeaveNoEvents) {
+  run_processes_on_device(2, [](weir_comm_t comm, int n, int rank) {
+    const Stream stream;
+    const DeviceArray<int> data(std::vector<int>(100, 1));
+    const auto call = [&](weir_comm_t to) {
+      EXPECT_WEIR(
+          to, weir_all_reduce(to, data.data(), data.data(), 100, WEIR_INT32, WEIR_MAX, nullptr));
+      EXPECT_WEIR(to, weir_group_start());
+      EXPECT_WEIR(to, weir_send(to, data.data(), 50, WEIR_INT32, 1 - rank, nullptr));
+      EXPECT_WEIR(to, weir_recv(to, data.data() + 50, 50, WEIR_INT32, 1 - rank, nullptr));
+      EXPECT_WEIR(to, weir_group_end());
+    };
+    const auto capture = [&](int count) {
+      for (int i = 0; i < count; ++i) {
+        const Graph graph(stream, [&] { call(comm); });
+        if (i % 2 == 0) graph.launch(stream);
+        stream.synchronize();
+      }
+    };
+    expect_sum(comm, n, rank);
+    EXPECT_WEIR(comm, weir_comm_set_stream(comm, stream.get()));
+    capture(10);
+    const int before = strict_cuda_events();
+    capture(100);
+    EXPECT_LE(strict_cuda_events(), before + 10);
+    // Nor those that outlive their communicator.
+    const int at_first = strict_cuda_events();
+    for (int i = 0; i < 10; ++i) {
+      weir_comm_t other = nullptr;
+      ASSERT_WEIR(comm, weir_comm_split(comm, 0, rank, nullptr, &other));
+      EXPECT_WEIR(other, weir_comm_set_stream(other, stream.get()));
+      const Graph graph(stream, [&] { call(other); });
+      EXPECT_WEIR(other, weir_comm_destroy(other));
+    }
+    for (int i = 0; i < 1000 && strict_cuda_events() > at_first; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    EXPECT_LE(strict_cuda_events(), at_first);
+  });
+}
+
 TEST(DeviceStreamsProcesses, AnAbortReleasesTheStreamsEverywhere) {
   const SharedCounter here;
   run_processes_on_device(2, [&](weir_comm_t comm, int n, int rank) {

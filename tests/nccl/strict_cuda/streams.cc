@@ -159,6 +159,7 @@ STRICT_CUDA_API cuEventCreate(Event* event, unsigned) {
 STRICT_CUDA_API cuEventDestroy_v2(Event handle) {
   World& it = world();
   std::lock_guard lock(it.lock);
+  if (t_context == nullptr) return kErrorInvalidContext;
   auto* event = static_cast<EventState*>(handle);
   if (it.events.erase(event) == 0) return kErrorInvalidHandle;
   delete event;

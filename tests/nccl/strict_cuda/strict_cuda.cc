@@ -122,6 +122,12 @@ extern "C" int strict_cuda_user_objects() {
   return it.objects;
 }
 
+extern "C" int strict_cuda_events() {
+  World& it = world();
+  std::lock_guard lock(it.lock);
+  return static_cast<int>(it.events.size());
+}
+
 extern "C" void strict_cuda_slow(int copy_ms) {
   World& it = world();
   std::lock_guard lock(it.lock);

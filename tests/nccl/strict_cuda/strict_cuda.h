@@ -38,6 +38,8 @@ STRICT_CUDA_TESTS void strict_cuda_fail(const char* function, int calls);
 STRICT_CUDA_TESTS void strict_cuda_slow(int copy_ms);
 // User objects that are alive: one for each recording that a graph holds.
 STRICT_CUDA_TESTS int strict_cuda_user_objects();
+// Events that exist.
+STRICT_CUDA_TESTS int strict_cuda_events();
 // Copies that have been carried out between a device and memory of the host.
 STRICT_CUDA_TESTS int strict_cuda_host_copies();
 // The same within a device and between devices, by a thread that uses this one.

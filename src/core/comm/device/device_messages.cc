@@ -490,11 +490,19 @@ bool DeviceMessages::waits_on_device(Rank peer, bool sends) const {
   return false;
 }
 
+void DeviceMessages::close() {
+  if (parts_.memory == nullptr || parts_.memory->context_check().is_lost()) return;
+  const cuda::ContextScope scope(parts_.memory->driver(), nullptr, parts_.memory->context());
+  chain_->drop_events();
+  graphs_.close();
+}
+
 // CUDA's objects do not work there, not even to be destroyed.
 void DeviceMessages::leave_to_child() {
   static constinit PerProcess<std::vector<std::shared_ptr<void>>> kept;
   kept->push_back(parts_.memory);
   kept->push_back(std::move(chain_));
+  kept->push_back(std::make_shared<GraphChains<Chain>>(std::move(graphs_)));
   for (auto& batch : batches_) kept->push_back(std::shared_ptr<Batch>(std::move(batch)));
   batches_.clear();
 }

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // GraphChains: what the calls in each graph share, kept as long as the graph may be launched. One
-// thread at a time.
+// thread at a time, in which a context is current.
+//
+// Events of CUDA's order the calls while they are captured. They are destroyed here, at the next
+// capture or at `close`: not by the thread that watches the graph, which must not wait for CUDA.
 #pragma once
 
 #include <atomic>
@@ -21,10 +24,14 @@ class GraphChains {
   // Of the graph that is being captured; made at the first call.
   Status find(const cuda::Driver& driver, const char* function, const Capture& capture,
               std::shared_ptr<Chain>* chain, std::shared_ptr<GraphWatches>* watches) {
-    std::erase_if(all_, [](const One& it) { return it.watches.expired(); });
+    std::erase_if(all_, [](const One& it) {
+      const bool is_gone = it.released->load(std::memory_order_acquire);
+      if (is_gone) it.chain->drop_events();
+      return is_gone;
+    });
     for (const One& it : all_) {
       if (it.capture != capture.number) continue;
-      *chain = it.chain.lock();
+      *chain = it.chain;
       *watches = it.watches.lock();
     }
     if (*chain != nullptr) return Status();
@@ -34,16 +41,22 @@ class GraphChains {
     WEIR_RETURN_IF_ERROR(when_graph_is_gone(
         driver, function, capture,
         [released = (*watches)->released()] { released->store(true, std::memory_order_release); }));
-    all_.push_back({capture.number, *watches, *chain});
+    all_.push_back({capture.number, *watches, *chain, (*watches)->released()});
     return Status();
   }
 
+  // Nothing is captured any more.
+  void close() {
+    for (const One& it : all_) it.chain->drop_events();
+    all_.clear();
+  }
+
  private:
-  // StreamWatches keeps them.
   struct One {
     uint64_t capture = 0;
-    std::weak_ptr<GraphWatches> watches;
-    std::weak_ptr<Chain> chain;
+    std::weak_ptr<GraphWatches> watches;  // StreamWatches keeps them
+    std::shared_ptr<Chain> chain;
+    std::shared_ptr<const std::atomic<bool>> released;  // the graph is gone
   };
   std::vector<One> all_;
 };
