@@ -487,6 +487,60 @@ TEST(DeviceStreamsProcesses, AGraphMeetsCallsWithoutARootAmongThoseWithOne) {
   });
 }
 
+// `launch`: with rank 0 waiting, whose text has `wanted`.
+void expect_the_awaited_named(
+    const std::string& wanted,
+    const std::function<void(weir_comm_t, int rank, int* data, const Stream& stream)>& launch) {
+  const SharedCounter here;
+  run_processes_on_device(2, [&](weir_comm_t comm, int n, int rank) {
+    expect_sum(comm, n, rank);
+    EXPECT_WEIR(comm, weir_comm_set_timeout(comm, rank == 0 ? 500 : 60'000));
+    const Stream stream;
+    const DeviceArray<int> data(std::vector<int>(1000, 1));
+    EXPECT_WEIR(comm, weir_comm_set_stream(comm, stream.get()));
+    launch(comm, rank, data.data(), stream);
+    stream.synchronize();
+    here.meet(n);
+    weir_result_t error = WEIR_OK;
+    for (int i = 0; i < 1000 && error == WEIR_OK; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      EXPECT_WEIR(comm, weir_comm_async_error(comm, &error));
+    }
+    EXPECT_EQ(error, WEIR_ERROR_TIMEOUT);
+    if (rank == 0) {
+      const std::string text = weir_last_error(comm);
+      EXPECT_NE(text.find(wanted), std::string::npos) << text;
+    }
+    here.meet(2 * n);
+  });
+}
+
+TEST(DeviceStreamsProcesses, ARankThatLaunchesAnotherGraphIsNamedAtTheDeadline) {
+  expect_the_awaited_named(
+      "; rank 1 has come to another call instead",
+      [](weir_comm_t comm, int rank, int* data, const Stream& stream) {
+        const auto reduce = [&](weir_redop_t op) {
+          EXPECT_WEIR(comm, weir_all_reduce(comm, data, data, 1000, WEIR_INT32, op, nullptr));
+        };
+        const Graph sum(stream, [&] { reduce(WEIR_SUM); });
+        const Graph max(stream, [&] { reduce(WEIR_MAX); });
+        (rank == 0 ? sum : max).launch(stream);
+        stream.synchronize();
+      });
+}
+
+TEST(DeviceStreamsProcesses, ARankThatDoesNotTakeTheDataOfAGraphIsNamedAtTheDeadline) {
+  expect_the_awaited_named(
+      "; it waits until rank 1 has taken what this rank has sent",
+      [](weir_comm_t comm, int rank, int* data, const Stream& stream) {
+        const Graph graph(stream, [&] {
+          EXPECT_WEIR(comm, weir_broadcast(comm, data, data, 1000, WEIR_INT32, 0, nullptr));
+        });
+        for (int i = 0; i < 3 && rank == 0; ++i) graph.launch(stream);
+        stream.synchronize();
+      });
+}
+
 TEST(DeviceStreamsProcesses, GraphsThatAreGoneLeaveNoEvents) {
   run_processes_on_device(2, [](weir_comm_t comm, int n, int rank) {
     const Stream stream;

@@ -121,10 +121,7 @@ bool CollectiveWatch::finds_fault_in(uint64_t number) {
 }
 
 std::string CollectiveWatch::late_text() const {
-  if (!is_numbered()) {
-    const std::vector<Rank> silent = memory().silent_among(writers_);
-    return silent.empty() ? "" : fmt::format("; it waits for {}", describe_ranks(silent));
-  }
+  if (!is_numbered()) return late_text_of_graph();
   const std::vector<Rank> absent = absent_ranks();
   if (!absent.empty()) {
     return fmt::format("; {} made no such call on memory of a device{}", describe_ranks(absent),
@@ -135,6 +132,24 @@ std::string CollectiveWatch::late_text() const {
   return fmt::format("; {} {} not come to it in {}", describe_ranks(late),
                      late.size() == 1 ? "has" : "have",
                      late.size() == 1 ? "its stream" : "their streams");
+}
+
+// Nothing tells what other ranks have launched but the flags.
+std::string CollectiveWatch::late_text_of_graph() const {
+  const std::vector<Rank> others = memory().others_among(writers_, words_.fingerprint);
+  if (!others.empty()) {
+    return fmt::format(
+        "; {} {} come to another call instead: ranks must launch their graphs, and "
+        "make their calls, in the same order",
+        describe_ranks(others), others.size() == 1 ? "has" : "have");
+  }
+  const std::vector<Rank> silent = memory().silent_among(writers_);
+  if (!silent.empty()) return fmt::format("; it waits for {}", describe_ranks(silent));
+  const std::vector<Rank> readers = memory().slow_readers();
+  return readers.empty() ? ""
+                         : fmt::format("; it waits until {} {} what this rank has sent",
+                                       describe_ranks(readers),
+                                       readers.size() == 1 ? "has taken" : "have taken");
 }
 
 std::vector<Rank> CollectiveWatch::late_ranks() const {

@@ -43,6 +43,7 @@ class CollectiveWatch : public StreamWatch {
   bool is_numbered() const;
   std::vector<Rank> needed_of(const std::vector<Rank>& gone) const override { return gone; }
   std::string late_text() const override;
+  std::string late_text_of_graph() const;  // or where calls are not numbered alike
   void record_wait(uint64_t since_ns) const override;
   // Those that have made no such call; if all have, those whose streams have not come to it. Of a
   // graph it is not known.

@@ -220,6 +220,38 @@ std::vector<Rank> StreamMemory::silent_among(const std::vector<Rank>& writers) c
   return silent;
 }
 
+std::vector<Rank> StreamMemory::others_among(const std::vector<Rank>& writers,
+                                             uint32_t fingerprint) const {
+  std::vector<Rank> others;
+  for (const Rank writer : writers) {
+    bool any = false;
+    for (uint32_t phase = 0; phase < StreamProgram::kPhases; ++phase) {
+      for (uint32_t slot = 0; slot < StreamProgram::kSlots; ++slot) {
+        const uint32_t full = StreamProgram::full_flag(rank_count(), phase, slot, writer, rank_);
+        const uint32_t value = flags_->flag(full).load();
+        any = any || (value != 0 && value != fingerprint);
+      }
+    }
+    if (any) others.push_back(writer);
+  }
+  return others;
+}
+
+std::vector<Rank> StreamMemory::slow_readers() const {
+  std::vector<Rank> slow;
+  for (Rank reader = 0; reader < rank_count(); ++reader) {
+    bool any = false;
+    for (uint32_t phase = 0; phase < StreamProgram::kPhases; ++phase) {
+      for (uint32_t slot = 0; slot < StreamProgram::kSlots; ++slot) {
+        const uint32_t empty = StreamProgram::empty_flag(rank_count(), phase, slot, rank_, reader);
+        any = any || (reader != rank_ && flags_->flag(empty).load() == 0);
+      }
+    }
+    if (any) slow.push_back(reader);
+  }
+  return slow;
+}
+
 uint64_t StreamMemory::progress_mark() const {
   const Rank n = rank_count();
   uint64_t mark = 0;
