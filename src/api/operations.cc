@@ -13,6 +13,7 @@
 #include "api/handles.h"
 #include "api/reduction.h"
 #include "core/base/per_thread.h"
+#include "core/comm/group_fork.h"
 #include "core/comm/process.h"
 #include "core/comm/state/wait.h"
 
@@ -77,6 +78,17 @@ std::shared_ptr<CallGroup> join_messages(const std::vector<Deferred>& operations
     if (it.request->is_of_device_side()) it.request->device->group = group;
   }
   return group;
+}
+
+bool is_of_several_communicators(const std::vector<Deferred>& operations) {
+  return std::any_of(operations.begin(), operations.end(),
+                     [&](const Deferred& it) { return it.comm != operations[0].comm; });
+}
+
+std::vector<Request*> requests_of(const std::vector<Deferred>& operations) {
+  std::vector<Request*> requests;
+  for (const Deferred& it : operations) requests.push_back(it.request);
+  return requests;
 }
 
 inline bool in_group() { return t_call_nesting != 0 && is_group_of_this_call(); }
@@ -612,6 +624,8 @@ weir_result_t weir_group_end(void) {
     weir_result_t first = WEIR_OK;
     bool background = false;
     const std::shared_ptr<CallGroup> group = join_messages(operations);
+    weir::comm::GroupFork fork;
+    if (is_of_several_communicators(operations)) fork.begin(requests_of(operations));
     for (Deferred& deferred : operations) {
       const Status status = deferred.comm->comm->start(*deferred.request, group.get());
       if (status.ok()) {
@@ -644,6 +658,8 @@ weir_result_t weir_group_end(void) {
       const weir_result_t result = report(status, deferred.comm);
       if (first == WEIR_OK) first = result;
     }
+    const weir_result_t joined = report(fork.end());
+    if (first == WEIR_OK) first = joined;
     // The next group needs no memory.
     operations.clear();
     if (my_group().operations.empty()) my_group().operations.swap(operations);

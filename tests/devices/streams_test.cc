@@ -112,6 +112,74 @@ TEST(DeviceStreams, CallsOnSeveralStreamsRunInTheirOrder) {
   });
 }
 
+// Each rank has the calls of two communicators in another order, and rank 1 at times in no group.
+TEST(DeviceStreams, CommunicatorsOfAGroupOnOneStreamMayComeInAnyOrder) {
+  if (queue_count() < 8) GTEST_SKIP() << "one hardware queue keeps the order of the calls";
+  run_threads_on_devices(2, [](weir_comm_t comm, int n, int rank) {
+    constexpr size_t kCount = 20'000;
+    weir_comm_t comms[2] = {};
+    const Stream stream;
+    for (weir_comm_t& it : comms) {
+      ASSERT_WEIR(comm, weir_comm_split(comm, 0, rank, nullptr, &it));
+      EXPECT_WEIR(it, weir_comm_set_timeout(it, 10'000));
+      EXPECT_WEIR(it, weir_comm_set_stream(it, stream.get()));
+    }
+    const DeviceArray<int> source(std::vector<int>(kCount, rank + 1));
+    const DeviceArray<int> sum(std::vector<int>(kCount, 0));
+    const DeviceArray<int> received(std::vector<int>(kCount, 0));
+    const DeviceArray<int> after(std::vector<int>(kCount, 0));
+    const int other = 1 - rank;
+    const auto call = [&](int first) {
+      for (int i = 0; i < 2; ++i) {
+        weir_comm_t const it = comms[(first + i) % 2];
+        if (it == comms[0]) {
+          EXPECT_WEIR(it, weir_all_reduce(it, sum.data(), sum.data(), kCount, WEIR_INT32, WEIR_SUM,
+                                          nullptr));
+        } else {
+          EXPECT_WEIR(it, weir_group_start());
+          EXPECT_WEIR(it, weir_send(it, source.data(), kCount, WEIR_INT32, other, nullptr));
+          EXPECT_WEIR(it, weir_recv(it, received.data(), kCount, WEIR_INT32, other, nullptr));
+          EXPECT_WEIR(it, weir_group_end());
+        }
+      }
+    };
+    const auto expect_values = [&] {
+      // The stream waits for them.
+      after.copy_of(sum, stream);
+      stream.synchronize();
+      EXPECT_EQ(after.get(), std::vector<int>(kCount, n * (n + 1) / 2));
+      EXPECT_EQ(received.get(), std::vector<int>(kCount, other + 1));
+      received.set(std::vector<int>(kCount, 0));
+    };
+    for (int round = 0; round < 6; ++round) {
+      // They begin behind what the stream has.
+      sum.copy_of(source, stream);
+      const bool groups = rank == 0 || round < 3;
+      if (groups) {
+        EXPECT_EQ(weir_group_start(), WEIR_OK);
+      }
+      call(round + rank);
+      if (groups) {
+        EXPECT_EQ(weir_group_end(), WEIR_OK);
+      }
+      expect_values();
+    }
+    {
+      const Graph graph(stream, [&] {
+        sum.copy_of(source, stream);
+        EXPECT_EQ(weir_group_start(), WEIR_OK);
+        call(rank);
+        EXPECT_EQ(weir_group_end(), WEIR_OK);
+      });
+      for (int i = 0; i < 3; ++i) {
+        graph.launch(stream);
+        expect_values();
+      }
+    }
+    for (weir_comm_t const it : comms) EXPECT_WEIR(it, weir_comm_destroy(it));
+  });
+}
+
 // The devices that the latest kernel that copies has read from, in its order.
 std::vector<int> copied_from(int device) {
   std::vector<int> from(64);

@@ -133,6 +133,11 @@ class Communicator {
   Windows& windows() { return windows_; }
   Scales& scales() { return scales_; }
   DeviceRoute& devices() { return devices_; }
+  // Of calls that go directly between devices; without memory: they do not, or not yet.
+  StreamParts stream_parts() {
+    const std::lock_guard lock(state_.lock);
+    return operations_.device_side().stream_parts();
+  }
   Messages& messages() { return operations_.messages(); }
   Records& records() { return records_; }
 

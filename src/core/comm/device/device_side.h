@@ -73,6 +73,7 @@ class DeviceSide {
   Request* deciding();
   // Calls do so.
   bool is_ready() const { return streams_.is_ready(); }
+  const StreamParts& stream_parts() const { return streams_.parts(); }
 
   // Whether a message on memory of a device goes from device to device, or will once that is
   // decided; else `why_not` says why not.

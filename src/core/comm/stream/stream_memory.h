@@ -74,7 +74,7 @@ class StreamMemory {
 
   // Streams of the library's own in the current context, for calls without one and for those that
   // must not share one; made at the first call. `index`: of several of a kind.
-  enum class OwnStream : uint8_t { kCollectives, kMessages, kSingleMessages };
+  enum class OwnStream : uint8_t { kCollectives, kMessages, kSingleMessages, kForked };
   Status own_stream(const char* function, OwnStream which, cuda::Stream* stream, size_t index = 0);
 
   // Windows of the program's, which collectives use from now on, and no more (window_setup.h).

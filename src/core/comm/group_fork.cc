@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/comm/group_fork.h"
+
+#include <algorithm>
+
+#include "core/comm/communicator.h"
+#include "core/comm/stream/stream_event.h"
+
+namespace weir::comm {
+
+namespace {
+
+constexpr const char* kFunction = "weir_group_end";
+
+bool is_on_callers_stream(const Request& request) {
+  return request.is_of_device_side() && request.device->on_stream;
+}
+
+Status follow(const cuda::Driver& driver, cuda::Stream later, cuda::Stream earlier) {
+  StreamEvent reached;
+  WEIR_RETURN_IF_ERROR(StreamEvent::record(driver, kFunction, earlier, &reached));
+  return reached.wait(driver, kFunction, later);
+}
+
+}  // namespace
+
+GroupFork::Branch& GroupFork::branch_of(const Request& request, const StreamParts& parts) {
+  const auto found = std::find_if(branches_.begin(), branches_.end(), [&](const Branch& it) {
+    return it.comm == request.comm && it.of_caller == request.device->stream;
+  });
+  if (found != branches_.end()) return *found;
+  return branches_.emplace_back(Branch{request.comm, parts, request.device->stream});
+}
+
+bool GroupFork::is_shared(const Branch& branch) const {
+  return std::any_of(branches_.begin(), branches_.end(), [&](const Branch& it) {
+    return it.of_caller == branch.of_caller && it.comm != branch.comm;
+  });
+}
+
+// Where CUDA refuses it, the call itself tells.
+void GroupFork::fork(Branch& branch, size_t index) {
+  const StreamParts& parts = branch.parts;
+  const cuda::Driver& driver = parts.memory->driver();
+  const bool names_one = !cuda::is_default_stream(branch.of_caller);
+  const cuda::ContextScope scope(driver, names_one ? branch.of_caller : nullptr,
+                                 parts.memory->context());
+  cuda::Stream own = nullptr;
+  if (!parts.memory->own_stream(kFunction, StreamMemory::OwnStream::kForked, &own, index).ok() ||
+      !follow(driver, own, branch.of_caller).ok()) {
+    return;
+  }
+  branch.own = own;
+}
+
+void GroupFork::begin(const std::vector<Request*>& requests) {
+  for (const Request* it : requests) {
+    if (!is_on_callers_stream(*it)) continue;
+    const StreamParts parts = it->comm->stream_parts();
+    if (parts.memory != nullptr) branch_of(*it, parts);
+  }
+  size_t index = 0;
+  for (Branch& it : branches_) {
+    if (is_shared(it)) fork(it, index++);
+  }
+  std::erase_if(branches_, [](const Branch& it) { return it.own == nullptr; });
+  for (const Request* it : requests) {
+    if (!is_on_callers_stream(*it)) continue;
+    for (const Branch& branch : branches_) {
+      if (branch.comm != it->comm || branch.of_caller != it->device->stream) continue;
+      it->device->stream = branch.own;
+      break;
+    }
+  }
+}
+
+Status GroupFork::end() {
+  Status first;
+  for (const Branch& it : branches_) {
+    const cuda::Driver& driver = it.parts.memory->driver();
+    const cuda::ContextScope scope(driver, it.own, it.parts.memory->context());
+    const Status status = it.parts.explain_loss(follow(driver, it.of_caller, it.own));
+    if (status.ok()) continue;
+    it.parts.owner->give_up(status, {});
+    if (first.ok()) first = status;
+  }
+  branches_.clear();
+  return first;
+}
+
+}  // namespace weir::comm
