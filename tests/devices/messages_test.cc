@@ -307,6 +307,29 @@ TEST(DeviceMessages, ABufferThatEndsOutsideItsAllocationIsRefused) {
       over_devices());
 }
 
+TEST(DeviceMessages, ABufferThatWasFreedIsRefused) {
+  run_on_devices(
+      2,
+      [](int rank, weir_comm_t comm) {
+        exchange(comm, rank);
+        int* gone = nullptr;
+        {
+          const OnDevice<int> freed(1000);
+          gone = freed.data();
+        }
+        for (const weir_result_t result :
+             {weir_all_reduce(comm, gone, gone, 1000, WEIR_INT32, WEIR_SUM, nullptr),
+              weir_send(comm, gone, 1000, WEIR_INT32, 1 - rank, nullptr),
+              weir_recv(comm, gone, 1000, WEIR_INT32, 1 - rank, nullptr)}) {
+          EXPECT_EQ(result, WEIR_ERROR_INVALID_ARGUMENT);
+          const std::string text = weir_last_error(comm);
+          EXPECT_NE(text.find("it was freed, or nothing is mapped there"), text.npos) << text;
+        }
+        exchange(comm, rank);
+      },
+      over_devices());
+}
+
 TEST(DeviceMessages, AnotherDeviceNeedsAnotherCommunicator) {
   run_on_devices(
       2,

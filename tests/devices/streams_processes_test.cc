@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The same between processes that share a device; where it cannot be; and when a rank dies, stays
 // away, aborts or calls another collective.
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -637,6 +638,38 @@ TEST(DeviceStreamsProcesses, AStreamThatDoesNotExistIsRefusedAndTheCommunicatorG
     EXPECT_EQ(data.get(), std::vector<int>(1000, n));
     EXPECT_WEIR(comm, weir_comm_set_stream(comm, WEIR_NO_STREAM));
     expect_sum(comm, n, rank);
+  });
+}
+
+TEST(DeviceStreamsProcesses, FreedMemoryIsRefusedAndThatOfTheHostIsNot) {
+  run_processes_on_device(2, [](weir_comm_t comm, int n, int rank) {
+    expect_sum(comm, n, rank);
+    constexpr size_t kBytes = 4096;
+    cuda::DevicePointer freed = 0;
+    EXPECT_CUDA(cuMemAlloc_v2(&freed, kBytes));
+    EXPECT_CUDA(cuMemFree_v2(freed));
+    void* const gone = reinterpret_cast<void*>(static_cast<uintptr_t>(freed));
+    // As a driver keeps its addresses; else a thread may map something there.
+    ASSERT_EQ(
+        mmap(gone, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0),
+        gone);
+    const DeviceArray<int> data(std::vector<int>(100, 1));
+    const int other = 1 - rank;
+    for (const weir_result_t result :
+         {weir_all_reduce(comm, gone, gone, 100, WEIR_INT32, WEIR_SUM, nullptr),
+          weir_all_reduce(comm, data.data(), gone, 100, WEIR_INT32, WEIR_SUM, nullptr),
+          weir_send(comm, gone, 100, WEIR_INT32, other, nullptr),
+          weir_recv(comm, gone, 100, WEIR_INT32, other, nullptr)}) {
+      EXPECT_EQ(result, WEIR_ERROR_INVALID_ARGUMENT);
+      const std::string text = weir_last_error(comm);
+      EXPECT_NE(text.find("it was freed, or nothing is mapped there"), std::string::npos) << text;
+    }
+    expect_sum(comm, n, rank);
+    std::vector<int> on_host(100, rank + 1);
+    EXPECT_WEIR(comm, weir_all_reduce(comm, on_host.data(), on_host.data(), 100, WEIR_INT32,
+                                      WEIR_SUM, nullptr));
+    EXPECT_EQ(on_host, std::vector<int>(100, n * (n + 1) / 2));
+    munmap(gone, kBytes);
   });
 }
 

@@ -470,6 +470,7 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
 }
 
 Status Communicator::prepare_device(int device) {
+  devices_.expect_device();
   {
     const std::lock_guard lock(state_.lock);
     operations_.device_side().prepare(device);

@@ -107,7 +107,9 @@ Status Communicator::route(Request& request) {
     return Status();
   }
   if (is_message) {
-    const int device = device_of_memory(request.call.input);
+    const Result<int> found = devices_.device_of_message(request);
+    if (!found.ok()) return found.status();
+    const int device = found.value();
     if (device < 0) return Status();
     WEIR_RETURN_IF_ERROR(devices_.check_message(request));
     std::string why_not;

@@ -3,7 +3,10 @@
 
 #include <link.h>
 #include <sys/single_threaded.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <memory>
 #include <system_error>
@@ -113,6 +116,19 @@ int device_of_memory(const void* pointer) {
   if (it->cuPointerGetAttributes(3, attributes, data, reinterpret_cast<uintptr_t>(pointer)) != 0)
     return -1;
   return type == cuda::kMemoryDevice && managed == 0 ? device : -1;
+}
+
+bool is_no_memory(const void* pointer) {
+  // The kernel reads the set of signals before it looks at what to do with it, which it refuses (as
+  // in Abseil's AddressIsReadable). A process that hides its memory from others may ask so, too.
+  constexpr uintptr_t kSetBytes = 8;
+  const uintptr_t set = reinterpret_cast<uintptr_t>(pointer) / kSetBytes * kSetBytes;
+  const int error_before = errno;
+  const bool is_unreadable =
+      syscall(SYS_rt_sigprocmask, ~0, set, nullptr, kSetBytes) != 0 && errno == EFAULT;
+  errno = error_before;
+  // The devices of the stand-in are memory of the host, and keep what was freed.
+  return is_unreadable || !fault_of_memory(pointer, 1, false).empty();
 }
 
 std::string fault_of_memory(const void* memory, size_t bytes, bool writes) {

@@ -27,6 +27,11 @@ bool look_again_for_driver();
 // too (managed and pinned memory), or there is no driver. Asks the driver.
 int device_of_memory(const void* pointer);
 
+// Whether memory that is on no device, as `device_of_memory` says, is none of the host either: it
+// was freed, or nothing is mapped there. Never of memory that the host can read. Costs a call to
+// the kernel.
+bool is_no_memory(const void* pointer);
+
 // Why a call may not use all of the memory (cuda::Driver::fault_of); "" where it may, and where
 // that is not known.
 std::string fault_of_memory(const void* memory, size_t bytes, bool writes);

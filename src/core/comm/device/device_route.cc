@@ -35,7 +35,28 @@ Result<int> DeviceRoute::device_of(std::span<const void* const> buffers) const {
   return device;
 }
 
-Result<int> DeviceRoute::device_of(const engine::Call& call) const {
+Status DeviceRoute::check_is_memory(const void* buffer) const {
+  if (!expects_device_.load(std::memory_order_relaxed) || buffer == nullptr ||
+      device_of_memory(buffer) >= 0 || !is_no_memory(buffer)) {
+    return Status();
+  }
+  return invalid_argument(
+      fmt::format("the buffer {} of a call of rank {} on '{}' lies on no device, and the host "
+                  "cannot read it: it was freed, or nothing is mapped there",
+                  buffer, state_.rank(), state_.name));
+}
+
+Result<int> DeviceRoute::device_of_message(const Request& request) {
+  const int device = device_of_memory(request.call.input);
+  if (device >= 0) {
+    expect_device();
+  } else {
+    WEIR_RETURN_IF_ERROR(check_is_memory(request.call.input));
+  }
+  return device;
+}
+
+Result<int> DeviceRoute::device_of(const engine::Call& call) {
   const Collective c = call.collective;
   const bool by_ends = call.recv_counts != nullptr;  // all_to_all_v
   if (c == Collective::kBarrier || (call.count == 0 && !by_ends)) return -1;
@@ -51,6 +72,13 @@ Result<int> DeviceRoute::device_of(const engine::Call& call) const {
   }
   const void* const buffers[] = {reads ? call.input : nullptr, writes ? call.output : nullptr};
   Result<int> device = device_of(buffers);
+  // With a count for each rank a buffer may have no elements, and be none.
+  const bool has_both = !by_ends && call.block_counts == nullptr && call.leaf_count == 0;
+  if (device.ok() && device.value() >= 0) {
+    expect_device();
+  } else if (has_both) {
+    for (const void* buffer : buffers) WEIR_RETURN_IF_ERROR(check_is_memory(buffer));
+  }
   if (call.leaf_count > 0 && (!device.ok() || device.value() >= 0)) {
     return Status(
         Code::kUnsupported,

@@ -4,6 +4,7 @@
 // `on_stream` are called.
 #pragma once
 
+#include <atomic>
 #include <span>
 
 #include "core/base/status.h"
@@ -30,8 +31,13 @@ class DeviceRoute {
   // The device on which the buffers that are not NULL lie, -1: the host can read them. A mixture of
   // both is an error.
   Result<int> device_of(std::span<const void* const> buffers) const;
-  // Of the buffers that this rank reads or writes.
-  Result<int> device_of(const engine::Call& call) const;
+  // Of the buffers that this rank reads or writes. Once this rank uses a device, one that is no
+  // memory at all is an error: it may have been there.
+  Result<int> device_of(const engine::Call& call);
+  // The same of the buffer of a message.
+  Result<int> device_of_message(const Request& request);
+  // This rank uses a device.
+  void expect_device() { expects_device_.store(true, std::memory_order_relaxed); }
   // Whether a device has all of the memory of a message, as far as is known.
   Status check_message(const Request& request) const;
   // Marks the request of a collective as one on memory of `device`.
@@ -46,10 +52,12 @@ class DeviceRoute {
 
  private:
   void mark_stream(Request& request) const;
+  Status check_is_memory(const void* buffer) const;
   Status check_buffers(const engine::Call& call, bool reads, bool writes) const;
   Status check_buffer(const char* name, const void* buffer, uint64_t bytes, bool writes) const;
 
   CommState& state_;
+  std::atomic<bool> expects_device_{false};
   bool on_stream_ = false;
   void* stream_ = nullptr;
 };
