@@ -32,7 +32,7 @@ struct StreamParts {
   // Of a stream of the caller's, before anything is on it. kInvalidArgument: there is no such
   // stream, although the context is there.
   Status find_capture(const char* function, cuda::Stream stream, Capture* capture) const {
-    const Status status = capture_of(memory->driver(), function, stream, capture);
+    Status status = capture_of(memory->driver(), function, stream, capture);
     if (capture->has_stream || memory->context_check().look()) return status;
     return invalid_argument(status.text() +
                             ": give weir_comm_set_stream one that exists, and keep it until its "
