@@ -23,6 +23,7 @@ using HostFunction = void (*)(void* argument);
 
 inline constexpr Result kSuccess = 0;
 inline constexpr Result kErrorInvalidHandle = 400;
+inline constexpr Result kErrorStreamCaptureImplicit = 906;
 inline constexpr Result kErrorNotReady = 600;
 inline constexpr Result kErrorPeerAlreadyEnabled = 704;
 inline constexpr Result kErrorContextIsDestroyed = 709;

@@ -251,6 +251,9 @@ class Communicator {
   // ---- Progress: progress.cc
   // Until the ranks have found out whether calls go from device to device, if they do so now.
   Status await_device_side();
+  // Of an error in buffers; where the device was reset, that is the error, and this communicator
+  // fails.
+  Status explain_refusal(const Status& refused);
   // The device by which a collective goes; -1: it is one on memory of the host.
   Result<int> device_of_collective(const engine::Call& call);
   bool is_stream_message_possible(std::string* why_not);

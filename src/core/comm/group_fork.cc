@@ -32,9 +32,15 @@ GroupFork::Branch& GroupFork::branch_of(const Request& request, const StreamPart
   return branches_.emplace_back(Branch{request.comm, parts, request.device->stream});
 }
 
+// Whether one stream may wait for the other: NULL and cudaStreamLegacy are one, and each blocking
+// stream waits for it. CUDA knows which streams are such.
 bool GroupFork::is_shared(const Branch& branch) const {
+  const auto is_legacy = [](cuda::Stream stream) {
+    return reinterpret_cast<uintptr_t>(stream) <= 1;
+  };
   return std::any_of(branches_.begin(), branches_.end(), [&](const Branch& it) {
-    return it.of_caller == branch.of_caller && it.comm != branch.comm;
+    return it.comm != branch.comm && (it.of_caller == branch.of_caller || is_legacy(it.of_caller) ||
+                                      is_legacy(branch.of_caller));
   });
 }
 

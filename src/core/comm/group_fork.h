@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GroupFork: the calls of a group in which several communicators use one stream of the caller's.
+// GroupFork: the calls of a group in which several communicators use one stream of the caller's, or
+// streams that wait for each other since one is the legacy default stream.
 // Peers may have the communicators in another order, so that none may wait for another: each gets a
 // stream of the library's own, which begins where the caller's is, and for whose end the caller's
 // waits.

@@ -69,7 +69,7 @@ Status Communicator::run_slowly(const engine::Call& call) {
   // The program may have begun to use CUDA since.
   if (devices_.is_possible_now()) {
     const Result<int> device = device_of_collective(call);
-    if (!device.ok()) return device.status();
+    if (!device.ok()) return explain_refusal(device.status());
     if (device.value() >= 0) {
       Request* request = requests_.acquire();
       request->call = call;
@@ -93,7 +93,7 @@ Status Communicator::route(Request& request) {
   if (!devices_.is_possible_now()) return Status();
   if (request.kind == RequestKind::kCollective) {
     const Result<int> device = device_of_collective(request.call);
-    if (!device.ok()) return device.status();
+    if (!device.ok()) return explain_refusal(device.status());
     if (device.value() >= 0) devices_.mark_collective(request, device.value());
     return Status();
   }
@@ -108,7 +108,7 @@ Status Communicator::route(Request& request) {
   }
   if (is_message) {
     const Result<int> found = devices_.device_of_message(request);
-    if (!found.ok()) return found.status();
+    if (!found.ok()) return explain_refusal(found.status());
     const int device = found.value();
     if (device < 0) return Status();
     WEIR_RETURN_IF_ERROR(devices_.check_message(request));
@@ -130,6 +130,16 @@ Status Communicator::route(Request& request) {
     }
   }
   return Status();
+}
+
+// Memory goes with its context.
+Status Communicator::explain_refusal(const Status& refused) {
+  const StreamParts parts = stream_parts();
+  if (refused.code() != Code::kInvalidArgument || parts.memory == nullptr) return refused;
+  const Status lost = parts.explain_loss(Status(Code::kSystem, refused.text()));
+  if (!parts.memory->context_check().is_lost()) return refused;
+  parts.owner->give_up(lost, {});
+  return lost;
 }
 
 Status Communicator::await_device_side() {

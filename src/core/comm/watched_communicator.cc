@@ -49,8 +49,8 @@ std::string WatchedCommunicator::message_hint(const std::vector<Rank>& ranks) {
   const std::vector<Rank> waiting = comm_->waiting_for_this_rank(ranks);
   if (waiting.empty()) return fmt::format("; {}", kRule);
   return fmt::format(
-      "; {} for this rank in an operation on memory of the host, and this message lies on a "
-      "device: {}",
+      "; {} for this rank: if it is for this message, one end lies on a device and the other in "
+      "memory of the host, and {}",
       describe_ranks(waiting) + (waiting.size() == 1 ? " waits" : " wait"), kRule);
 }
 

@@ -29,15 +29,10 @@ struct StreamParts {
                                      ": " + memory->context_check().reason());
   }
 
-  // Of a stream of the caller's, before anything is on it. kInvalidArgument: there is no such
-  // stream, although the context is there.
-  Status find_capture(const char* function, cuda::Stream stream, Capture* capture) const {
-    Status status = capture_of(memory->driver(), function, stream, capture);
-    if (capture->has_stream || memory->context_check().look()) return status;
-    return invalid_argument(status.text() +
-                            ": give weir_comm_set_stream one that exists, and keep it until its "
-                            "calls have ended. The call had no effect, and may be repeated");
-  }
+  // Of a stream of the caller's, before anything is on it; the stream's context is current. While
+  // the communicator's is there, kInvalidArgument: there is no such stream, or it does not reach
+  // the peers' memory; kInvalidUsage: it cannot be used now. The call may be repeated then.
+  Status find_capture(const char* function, cuda::Stream stream, Capture* capture) const;
 };
 
 // CU_STREAM_PER_THREAD, by which each thread means another stream.

@@ -25,10 +25,13 @@ Status capture_of(const cuda::Driver& driver, const char* function, cuda::Stream
   cuda::Result result = driver.cuStreamIsCapturing(stream, &status);
   if (result != cuda::kSuccess) {
     Status failed = cuda_failed(driver, function, "cuStreamIsCapturing", result);
+    if (result == cuda::kErrorStreamCaptureImplicit) {
+      capture->refusal = Capture::Refusal::kImplicit;
+    }
     if (result != cuda::kErrorInvalidHandle && result != cuda::kErrorContextIsDestroyed) {
       return failed;
     }
-    capture->has_stream = false;
+    capture->refusal = Capture::Refusal::kNoStream;
     return Status(failed.code(), fmt::format("{}; stream {} was destroyed, or never was a stream",
                                              failed.text(), stream));
   }

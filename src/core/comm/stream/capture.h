@@ -11,7 +11,13 @@
 namespace weir::comm {
 
 struct Capture {
-  bool has_stream = true;  // false: CUDA knows no such stream
+  // Why CUDA does not say whether the stream is captured; nothing was done.
+  enum class Refusal : uint8_t {
+    kNone,
+    kNoStream,  // CUDA knows no such stream
+    kImplicit,  // a default stream, while a stream for which it waits is captured
+  };
+  Refusal refusal = Refusal::kNone;
   bool active = false;
   uint64_t number = 0;
   cuda::Graph graph = nullptr;

@@ -108,6 +108,18 @@ StreamMemory::~StreamMemory() {
   }
 }
 
+std::string StreamMemory::why_context_is_too_far() const {
+  cuda::Context context = nullptr;
+  (void)driver_.cuCtxGetCurrent(&context);
+  const bool reaches_all =
+      context == context_ ||
+      std::count(contexts_in_process_.begin(), contexts_in_process_.end(), uint64_t{0}) == 0;
+  return reaches_all ? ""
+                     : "a stream of another device than the communicator's does not reach the "
+                       "memory of other processes; make communicators on the device whose streams "
+                       "are used";
+}
+
 const DeviceKernels* StreamMemory::kernels(std::string* reason) {
   cuda::Context context = nullptr;
   (void)driver_.cuCtxGetCurrent(&context);
@@ -116,15 +128,10 @@ const DeviceKernels* StreamMemory::kernels(std::string* reason) {
     if (known == context) return kernels;
   }
   if (context != context_) {
-    // The program uses a stream of another device than the communicator's.
+    *reason = why_context_is_too_far();
+    if (!reason->empty()) return nullptr;
     const cuda::RelaxedCapture relaxed(driver_);
     for (const uint64_t other : contexts_in_process_) {
-      if (other == 0) {
-        *reason =
-            "a stream of another device than the communicator's does not reach the memory of other "
-            "processes; make communicators on the device whose streams are used";
-        return nullptr;
-      }
       auto* const theirs = reinterpret_cast<cuda::Context>(static_cast<uintptr_t>(other));
       if (theirs == context) continue;
       const cuda::Result result = driver_.cuCtxEnablePeerAccess(theirs, 0);

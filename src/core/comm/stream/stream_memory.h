@@ -71,6 +71,8 @@ class StreamMemory {
   // The kernels for the current context, which must reach all scratch: that of this object, or one
   // that is given access now. nullptr: it cannot be, and `reason` says why.
   const DeviceKernels* kernels(std::string* reason);
+  // Why a stream of the context that is current does not reach all ranks' memory; "": it does.
+  std::string why_context_is_too_far() const;
 
   // Streams of the library's own in the current context, for calls without one and for those that
   // must not share one; made at the first call. `index`: of several of a kind.
