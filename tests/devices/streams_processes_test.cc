@@ -542,6 +542,9 @@ TEST(DeviceStreamsProcesses, ARankThatDoesNotTakeTheDataOfAGraphIsNamedAtTheDead
       });
 }
 
+// On another driver the calls only have to work.
+int events() { return strict_cuda_events == nullptr ? 0 : strict_cuda_events(); }
+
 TEST(DeviceStreamsProcesses, GraphsThatAreGoneLeaveNoEvents) {
   run_processes_on_device(2, [](weir_comm_t comm, int n, int rank) {
     const Stream stream;
@@ -564,11 +567,11 @@ TEST(DeviceStreamsProcesses, GraphsThatAreGoneLeaveNoEvents) {
     expect_sum(comm, n, rank);
     EXPECT_WEIR(comm, weir_comm_set_stream(comm, stream.get()));
     capture(10);
-    const int before = strict_cuda_events();
+    const int before = events();
     capture(100);
-    EXPECT_LE(strict_cuda_events(), before + 10);
+    EXPECT_LE(events(), before + 10);
     // Nor those that outlive their communicator.
-    const int at_first = strict_cuda_events();
+    const int at_first = events();
     for (int i = 0; i < 10; ++i) {
       weir_comm_t other = nullptr;
       ASSERT_WEIR(comm, weir_comm_split(comm, 0, rank, nullptr, &other));
@@ -576,10 +579,10 @@ TEST(DeviceStreamsProcesses, GraphsThatAreGoneLeaveNoEvents) {
       const Graph graph(stream, [&] { call(other); });
       EXPECT_WEIR(other, weir_comm_destroy(other));
     }
-    for (int i = 0; i < 1000 && strict_cuda_events() > at_first; ++i) {
+    for (int i = 0; i < 1000 && events() > at_first; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    EXPECT_LE(strict_cuda_events(), at_first);
+    EXPECT_LE(events(), at_first);
   });
 }
 
