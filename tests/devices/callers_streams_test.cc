@@ -13,6 +13,7 @@
 
 #include "hostcuda/cuda.h"
 #include "support/ranks.h"
+#include "support/shared_counter.h"
 
 namespace weir::test {
 namespace {
@@ -145,9 +146,11 @@ TEST(CallersStreams, AStreamOfAnotherDeviceIsRefusedWherePeersAreOtherProcesses)
 }
 
 TEST(CallersStreams, ABufferThatWentWithItsDeviceTellsOfTheReset) {
-  run_on_devices([](weir_comm_t comm, int, int rank) {
+  const SharedCounter have_summed;
+  run_on_devices([&](weir_comm_t comm, int n, int rank) {
     int* const data = make_array(rank + 1);
     EXPECT_EQ(sum(comm, data), WEIR_OK);
+    have_summed.meet(n);
     if (rank == 1) {
       ASSERT_EQ(cudaDeviceReset(), cudaSuccess);
     }
