@@ -136,7 +136,7 @@ Status Communicator::route(Request& request) {
 Status Communicator::explain_refusal(const Status& refused) {
   const StreamParts parts = stream_parts();
   if (refused.code() != Code::kInvalidArgument || parts.memory == nullptr) return refused;
-  const Status lost = parts.explain_loss(Status(Code::kSystem, refused.text()));
+  Status lost = parts.explain_loss(Status(Code::kSystem, refused.text()));
   if (!parts.memory->context_check().is_lost()) return refused;
   parts.owner->give_up(lost, {});
   return lost;
