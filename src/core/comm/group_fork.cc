@@ -16,12 +16,6 @@ bool is_on_callers_stream(const Request& request) {
   return request.is_of_device_side() && request.device->on_stream;
 }
 
-Status follow(const cuda::Driver& driver, cuda::Stream later, cuda::Stream earlier) {
-  StreamEvent reached;
-  WEIR_RETURN_IF_ERROR(StreamEvent::record(driver, kFunction, earlier, &reached));
-  return reached.wait(driver, kFunction, later);
-}
-
 }  // namespace
 
 GroupFork::Branch& GroupFork::branch_of(const Request& request, const StreamParts& parts) {
@@ -53,7 +47,7 @@ void GroupFork::fork(Branch& branch, size_t index) {
                                  parts.memory->context());
   cuda::Stream own = nullptr;
   if (!parts.memory->own_stream(kFunction, StreamMemory::OwnStream::kForked, &own, index).ok() ||
-      !follow(driver, own, branch.of_caller).ok()) {
+      !StreamEvent::follow(driver, kFunction, own, branch.of_caller).ok()) {
     return;
   }
   branch.own = own;
@@ -85,7 +79,8 @@ Status GroupFork::end() {
   for (const Branch& it : branches_) {
     const cuda::Driver& driver = it.parts.memory->driver();
     const cuda::ContextScope scope(driver, it.own, it.parts.memory->context());
-    const Status status = it.parts.explain_loss(follow(driver, it.of_caller, it.own));
+    const Status status =
+        it.parts.explain_loss(StreamEvent::follow(driver, kFunction, it.of_caller, it.own));
     if (status.ok()) continue;
     it.parts.owner->give_up(status, {});
     if (first.ok()) first = status;

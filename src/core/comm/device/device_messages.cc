@@ -299,9 +299,7 @@ Status DeviceMessages::make_call(Batch& batch) {
 Status DeviceMessages::enqueue_kernel(Batch& batch) {
   const cuda::Driver& driver = parts_.memory->driver();
   const auto follow = [&](cuda::Stream later, cuda::Stream earlier) {
-    StreamEvent reached;
-    WEIR_RETURN_IF_ERROR(StreamEvent::record(driver, batch.function, earlier, &reached));
-    return reached.wait(driver, batch.function, later);
+    return StreamEvent::follow(driver, batch.function, later, earlier);
   };
   for (size_t i = 1; i < batch.streams.size(); ++i) {
     WEIR_RETURN_IF_ERROR(follow(batch.streams[0], batch.streams[i]));

@@ -37,7 +37,7 @@ Result<int> DeviceRoute::device_of(std::span<const void* const> buffers) const {
 
 Status DeviceRoute::check_is_memory(const void* buffer) const {
   if (!expects_device_.load(std::memory_order_relaxed) || buffer == nullptr ||
-      device_of_memory(buffer) >= 0 || !is_no_memory(buffer)) {
+      !is_no_memory(buffer)) {
     return Status();
   }
   return invalid_argument(
@@ -77,7 +77,10 @@ Result<int> DeviceRoute::device_of(const engine::Call& call) {
   if (device.ok() && device.value() >= 0) {
     expect_device();
   } else if (has_both) {
-    for (const void* buffer : buffers) WEIR_RETURN_IF_ERROR(check_is_memory(buffer));
+    for (const void* buffer : buffers) {
+      const bool is_on_device = !device.ok() && device_of_memory(buffer) >= 0;
+      if (!is_on_device) WEIR_RETURN_IF_ERROR(check_is_memory(buffer));
+    }
   }
   if (call.leaf_count > 0 && (!device.ok() || device.value() >= 0)) {
     return Status(

@@ -52,6 +52,7 @@ class DeviceRoute {
 
  private:
   void mark_stream(Request& request) const;
+  // `buffer` is on no device.
   Status check_is_memory(const void* buffer) const;
   Status check_buffers(const engine::Call& call, bool reads, bool writes) const;
   Status check_buffer(const char* name, const void* buffer, uint64_t bytes, bool writes) const;

@@ -27,6 +27,13 @@ Status StreamEvent::wait(const cuda::Driver& driver, const char* function,
   return {};
 }
 
+Status StreamEvent::follow(const cuda::Driver& driver, const char* function, cuda::Stream later,
+                           cuda::Stream earlier) {
+  StreamEvent reached;
+  WEIR_RETURN_IF_ERROR(record(driver, function, earlier, &reached));
+  return reached.wait(driver, function, later);
+}
+
 void StreamEvent::reset() {
   if (event_ != nullptr) (void)driver_->cuEventDestroy_v2(event_);
   event_ = nullptr;

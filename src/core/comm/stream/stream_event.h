@@ -29,6 +29,9 @@ class StreamEvent {
                        StreamEvent* event);
   // The stream waits for it.
   Status wait(const cuda::Driver& driver, const char* function, cuda::Stream stream) const;
+  // What `later` is given from now on comes after all that `earlier` has been given so far.
+  static Status follow(const cuda::Driver& driver, const char* function, cuda::Stream later,
+                       cuda::Stream earlier);
 
  private:
   void reset();
