@@ -686,11 +686,13 @@ TEST(DeviceStreamsProcesses, TheFirstCallOnAStreamAfterAnAbortElsewhereIsRefused
           expect_sum(comm, n, rank);
           const Stream stream;
           const DeviceArray<int> data(std::vector<int>(1000, 1));
+          // An abort ends the sums of others that have not heard the last of them yet.
+          here.meet(n);
           if (rank == 0) {
             EXPECT_WEIR(comm, weir_comm_abort(comm));
             std::this_thread::sleep_for(std::chrono::milliseconds(200));
           }
-          here.meet(n);
+          here.meet(2 * n);
           if (rank != 0) {
             EXPECT_WEIR(comm, weir_comm_set_stream(comm, stream.get()));
             EXPECT_EQ(rank == 1 ? weir_all_reduce(comm, data.data(), data.data(), 1000, WEIR_INT32,
@@ -701,7 +703,7 @@ TEST(DeviceStreamsProcesses, TheFirstCallOnAStreamAfterAnAbortElsewhereIsRefused
             EXPECT_NE(std::string(weir_last_error(comm)).find("rank 0 aborted"), std::string::npos)
                 << weir_last_error(comm);
           }
-          here.meet(2 * n);
+          here.meet(3 * n);
         },
         [&](int) {
           return Environment{{"WEIR_TRANSPORT", transport}};

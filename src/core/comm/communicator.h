@@ -171,6 +171,8 @@ class Communicator {
   // Ranks whose process has ended, that have left, or that an operation waited for in vain, here or
   // on a peer; ascending.
   std::vector<Rank> lost_ranks();
+  // See StreamOwner::gone_ranks.
+  std::vector<Rank> gone_ranks();
   // See StreamOwner::collective_hint.
   std::string calls_elsewhere(const std::vector<Rank>& ranks);
   Status health() const { return state_.failure.status(); }  // ok, or the error that it has met

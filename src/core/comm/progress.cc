@@ -438,6 +438,8 @@ std::vector<Rank> Communicator::lost_ranks() {
   return {lost.begin(), lost.end()};
 }
 
+std::vector<Rank> Communicator::gone_ranks() { return health_.gone_ranks(); }
+
 std::string Communicator::calls_elsewhere(const std::vector<Rank>& ranks) {
   const std::lock_guard lock(state_.lock);
   return health_.calls_elsewhere(ranks);

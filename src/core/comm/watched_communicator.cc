@@ -32,9 +32,9 @@ bool WatchedCommunicator::hears_of_error() {
   return true;
 }
 
-std::vector<Rank> WatchedCommunicator::lost_ranks() {
+std::vector<Rank> WatchedCommunicator::gone_ranks() {
   const std::lock_guard lock(lock_);
-  return comm_ == nullptr ? std::vector<Rank>() : comm_->lost_ranks();
+  return comm_ == nullptr ? std::vector<Rank>() : comm_->gone_ranks();
 }
 
 void WatchedCommunicator::give_up(const Status& why, const std::vector<Rank>& blamed) {

@@ -23,7 +23,7 @@ class WatchedCommunicator final : public StreamOwner {
   bool is_broken() override;
   std::string last_error() override;
   bool hears_of_error() override;
-  std::vector<Rank> lost_ranks() override;
+  std::vector<Rank> gone_ranks() override;
   void give_up(const Status& why, const std::vector<Rank>& blamed) override;
   std::string message_hint(const std::vector<Rank>& ranks) override;
   std::string collective_hint(const std::vector<Rank>& ranks) override;

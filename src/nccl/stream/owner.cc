@@ -46,7 +46,7 @@ class CommAsOwner final : public comm::StreamOwner {
     comm_->stream_failed({error, comm_->last_error()});
     return true;
   }
-  std::vector<Rank> lost_ranks() override { return comm_->weir()->comm->lost_ranks(); }
+  std::vector<Rank> gone_ranks() override { return comm_->weir()->comm->gone_ranks(); }
   void give_up(const Status& why, const std::vector<Rank>&) override {
     comm_->give_up(outcome_of(why));
   }

@@ -2,6 +2,7 @@
 #include "core/comm/health/health.h"
 
 #include <fmt/format.h>
+#include <sched.h>
 #include <time.h>
 
 #include <algorithm>
@@ -28,6 +29,8 @@ constexpr uint64_t kDevicePatienceNs = 200'000'000;
 // between two.
 constexpr uint64_t kWordPatienceNs = 5'000'000'000;
 constexpr uint64_t kCallPatienceNs = 20'000'000;
+// For a thread that holds the lock and does not poll.
+constexpr uint64_t kTellPatienceNs = 20'000'000;
 constexpr timespec kBetweenLooks{0, 500'000};
 
 bool contains(const std::vector<Rank>& ranks, Rank rank) {
@@ -51,7 +54,7 @@ Health::Health(CommState& state, PeerReports& reports, OperationStatus& operatio
 
 void Health::check(Request& request) {
   if (state_.failure.is_set()) {
-    tell_adopted();
+    tell_failure();
     operations_.fail_all(state_.failure.status());
     return;
   }
@@ -324,15 +327,14 @@ void Health::fail(Status status, const std::vector<Rank>& blamed) {
 void Health::adopt(const Status& status, const std::vector<Rank>& blamed) {
   if (!state_.failure.set(status, blamed)) return;
   state_.recorder.failed(status);
-  if (state_.context.mapped()) state_.context.wake_all();
-  // Otherwise the thread that polls tells them.
-  const std::unique_lock lock(state_.lock, std::try_to_lock);
-  if (lock.owns_lock()) tell_adopted();
-}
-
-void Health::tell_adopted() {
-  reports_.show_failure(state_.failure.status(), state_.failure.blamed());
-  tell_failure();
+  reports_.show_failure(status, blamed);
+  if (!reports_.on_board()) return;
+  // A thread that waits holds the lock for the time of a poll, and tells the peers itself when it
+  // has seen the failure; so nothing is missed when there is no time to wait for it.
+  for (const uint64_t until = now_ns() + kTellPatienceNs; now_ns() < until; sched_yield()) {
+    const std::unique_lock lock(state_.lock, std::try_to_lock);
+    if (lock.owns_lock()) return tell_failure();
+  }
 }
 
 Status Health::aborted() const {
@@ -470,6 +472,18 @@ void Health::collect_lost(std::set<Rank>* lost) {
     std::vector<Rank> blamed;
     if (!reports_.failure_of(p, &blamed).ok()) lost->insert(blamed.begin(), blamed.end());
   }
+}
+
+std::vector<Rank> Health::gone_ranks() {
+  const std::lock_guard lock(state_.lock);
+  reports_.look(now_ns());
+  std::vector<Rank> blamed;
+  if (!failure_of_peers(&blamed).ok()) return {};
+  std::vector<Rank> gone;
+  for (Rank p = 0; p < state_.rank_count(); ++p) {
+    if (p != state_.rank() && (reports_.has_ended(p) || reports_.is_gone(p))) gone.push_back(p);
+  }
+  return gone;
 }
 
 Status Health::check_survivors(const std::set<Rank>& out, const char* call, const char* remedy) {

@@ -42,6 +42,8 @@ class Health {
   // Ranks whose process has ended, that have left, or that an operation waited for in vain, here or
   // on a peer.
   void collect_lost(std::set<Rank>* lost);
+  // See StreamOwner::gone_ranks.
+  std::vector<Rank> gone_ranks();
   // See StreamOwner::collective_hint.
   std::string calls_elsewhere(const std::vector<Rank>& ranks) const {
     return texts_.calls_elsewhere(ranks);
@@ -52,8 +54,9 @@ class Health {
   // Takes no lock: peers that share no memory with this rank hear of it by `tell_failure`.
   // `revokes`: that is what the peers are told.
   void abort(bool revokes = false);
-  // Breaks the communicator with the failure of another one of the same ranks. Waits for no lock
-  // that is held during a poll; the operations end at the next look.
+  // Breaks the communicator with the failure of another one of the same ranks, and tells the peers.
+  // Waits for no poll, and for other holders of the lock 20 ms at most; the operations end at the
+  // next look.
   void adopt(const Status& status, const std::vector<Rank>& blamed);
 
   // ---- With the lock held.
@@ -119,8 +122,6 @@ class Health {
   void collect_awaited(std::vector<Rank>* ranks) const;
   // That it lives, and for whom it waits.
   void show_wait(uint64_t now_ns);
-  // Why another communicator has broken this one.
-  void tell_adopted();
   Status aborted() const;
   // What tells a collective with this number from others (engine::Context::call_mark).
   uint32_t mark_of(const Request& request, uint64_t sequence) const;

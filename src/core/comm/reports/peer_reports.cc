@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <mutex>
 
 #include "core/base/clock.h"
 #include "core/base/rank_list.h"
@@ -243,6 +244,7 @@ void PeerReports::show(uint64_t now_ns) {
 
 void PeerReports::show_failure(const Status& status, const std::vector<Rank>& blamed) {
   if (!are_mapped()) return;
+  const std::lock_guard lock(show_lock_);
   Control& control = state_.context.control(state_.rank());
   if (control.health.state.load(std::memory_order_relaxed) !=
       static_cast<uint32_t>(RankState::kHealthy)) {

@@ -2,8 +2,8 @@
 // PeerReports: what the ranks of a communicator tell each other of their health: in mapped memory
 // where they share it, else as notices on the board. Where there is neither, ranks tell nothing.
 //
-// With the communicator's lock held, but for `failure_of`, `is_gone` and `show_abort`, which any
-// thread may call where memory is shared.
+// With the communicator's lock held, but for `failure_of`, `is_gone`, `show_failure` and
+// `show_abort`, which any thread may call where memory is shared.
 #pragma once
 
 #include <cstdint>
@@ -98,6 +98,7 @@ class PeerReports {
   uint64_t beat_ns_ = 0;
   uint64_t looked_ns_ = 0;
   std::vector<Rank> ended_;
+  SpinLock show_lock_;  // of what show_failure writes
 };
 
 }  // namespace weir::comm

@@ -20,8 +20,8 @@ class StreamOwner {
   virtual std::string last_error() = 0;
   // Whether a peer has reported an error; it has failed then.
   virtual bool hears_of_error() = 0;
-  // Ranks that have died or left.
-  virtual std::vector<Rank> lost_ranks() = 0;
+  // Ranks that have died or left; none where a peer has reported an error, which is heard of then.
+  virtual std::vector<Rank> gone_ranks() = 0;
   // It fails, and its peers are told. `blamed`: the ranks that were waited for in vain.
   virtual void give_up(const Status& why, const std::vector<Rank>& blamed) = 0;
   // Of ranks that do not bring their ends of messages on devices: the text that they may bring them

@@ -102,14 +102,13 @@ void StreamWatch::check_stuck(Clock::time_point now) {
   // First, since each rank finds it by itself, and the first one tells the others.
   if (finds_fault()) return;
   const auto waited = now - since_;
-  std::vector<Rank> lost;
-  if (waited >= kGonePatience) lost = needed_of(call_.owner->lost_ranks());
-  // After the ranks: a peer's error may have blamed some of them.
   if (call_.owner->hears_of_error()) return;
-  if (!lost.empty()) {
+  std::vector<Rank> gone;
+  if (waited >= kGonePatience) gone = needed_of(call_.owner->gone_ranks());
+  if (!gone.empty()) {
     fail(Code::kPeerLost,
-         fmt::format("{} died or left before this rank had what it needs", describe_ranks(lost)),
-         lost);
+         fmt::format("{} died or left before this rank had what it needs", describe_ranks(gone)),
+         gone);
     return;
   }
   if (call_.timeout_ms > 0 && waited >= milliseconds(call_.timeout_ms)) {

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "core/base/clock.h"
@@ -198,6 +199,29 @@ TEST_F(HealthTest, WhatBrokeAnotherCommunicatorOfTheseRanksBreaksThisOne) {
   check();
   ASSERT_EQ(operations.failures.size(), 1u);
   EXPECT_TRUE(told.empty()) << "the other one knows";
+}
+
+// The thread that holds the lock need not be one that polls.
+TEST_F(HealthTest, WhatBrokeAnotherCommunicatorIsToldToThePeersWhoeverHoldsTheLock) {
+  const std::lock_guard lock(state.lock);
+  std::thread([&] { health.adopt(Status(Code::kTimeout, "nothing has moved"), {1}); }).join();
+  EXPECT_EQ(peer(0).health.state.load(), static_cast<uint32_t>(RankState::kFailed));
+  EXPECT_STREQ(peer(0).error_text, "nothing has moved");
+}
+
+TEST_F(HealthTest, RanksThatAPeerBlamesHaveNotGone) {
+  EXPECT_TRUE(health.gone_ranks().empty());
+  peer(3).health.gone.store(1);
+  EXPECT_EQ(health.gone_ranks(), std::vector<Rank>{3});
+  // The error says why it has gone.
+  peer(2).blamed_count = 1;
+  peer(2).blamed_ranks[0] = 1;
+  peer(2).health.code.store(static_cast<uint32_t>(Code::kTimeout));
+  peer(2).health.state.store(static_cast<uint32_t>(RankState::kFailed));
+  EXPECT_TRUE(health.gone_ranks().empty());
+  std::set<Rank> lost;
+  health.collect_lost(&lost);
+  EXPECT_EQ(lost, (std::set<Rank>{1, 3}));
 }
 
 TEST_F(HealthTest, AShrinkGoesOnOnlyWithRanksThatLive) {
