@@ -314,23 +314,27 @@ void Health::fail(const OperationFailure& failure) {
 void Health::fail(Status status, const std::vector<Rank>& blamed) {
   const bool first = state_.failure.set(status, blamed);
   if (!first) status = state_.failure.status();
+  // First, since what is written to a file or a terminal may wait for it.
+  reports_.show_failure(status, blamed);
+  tell_failure();
   state_.recorder.failed(status);
   if (first && status.code() != Code::kAborted) {
     log_error(fmt::format("rank {}: {}", state_.rank(), status.text()));
   }
-  reports_.show_failure(status, blamed);
-  tell_failure();
   operations_.fail_all(status);
   if (first) failed_(status, blamed);
 }
 
 void Health::adopt(const Status& status, const std::vector<Rank>& blamed) {
   if (!state_.failure.set(status, blamed)) return;
-  state_.recorder.failed(status);
   reports_.show_failure(status, blamed);
-  if (!reports_.on_board()) return;
-  // A thread that waits holds the lock for the time of a poll, and tells the peers itself when it
-  // has seen the failure; so nothing is missed when there is no time to wait for it.
+  if (reports_.on_board()) tell_adopted();
+  state_.recorder.failed(status);
+}
+
+// A thread that waits holds the lock for the time of a poll, and tells the peers itself when it has
+// seen the failure; so nothing is missed when there is no time to wait for it.
+void Health::tell_adopted() {
   for (const uint64_t until = now_ns() + kTellPatienceNs; now_ns() < until; sched_yield()) {
     const std::unique_lock lock(state_.lock, std::try_to_lock);
     if (lock.owns_lock()) return tell_failure();

@@ -122,6 +122,8 @@ class Health {
   void collect_awaited(std::vector<Rank>* ranks) const;
   // That it lives, and for whom it waits.
   void show_wait(uint64_t now_ns);
+  // On the board, that another communicator has broken this one.
+  void tell_adopted();
   Status aborted() const;
   // What tells a collective with this number from others (engine::Context::call_mark).
   uint32_t mark_of(const Request& request, uint64_t sequence) const;
