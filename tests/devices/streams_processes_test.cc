@@ -275,30 +275,6 @@ TEST(DeviceStreamsProcesses, ARankThatHasPassedACallIsNotNamedAtTheDeadlineOfAno
   });
 }
 
-TEST(DeviceStreamsProcesses, ARankInACollectiveOnMemoryOfTheHostIsToldSo) {
-  for (const bool is_mapped : {true, false}) {
-    run_processes_on_device(
-        3,
-        [](weir_comm_t comm, int n, int rank) {
-          expect_sum(comm, n, rank);
-          EXPECT_WEIR(comm, weir_comm_set_timeout(comm, rank == 1 ? 20'000 : 1000));
-          const DeviceArray<int> data(std::vector<int>(1000, 1));
-          std::vector<int> of_host(1000, 1);
-          int* const buffer = rank == 1 ? of_host.data() : data.data();
-          EXPECT_NE(weir_all_reduce(comm, buffer, buffer, 1000, WEIR_INT32, WEIR_SUM, nullptr),
-                    WEIR_OK);
-          const std::string text = weir_last_error(comm);
-          for (const char* word : {"rank 1 made no such call", "; rank 1 called all_reduce(int32",
-                                   "on memory of the host"}) {
-            EXPECT_NE(text.find(word), text.npos) << word << " on rank " << rank << ": " << text;
-          }
-        },
-        [&](int) {
-          return is_mapped ? Environment() : Environment{{"WEIR_TRANSPORT", "tcp"}};
-        });
-  }
-}
-
 TEST(DeviceStreamsProcesses, DifferentCallsAreTold) {
   run_processes_on_device(2, [](weir_comm_t comm, int n, int rank) {
     expect_sum(comm, n, rank);

@@ -238,6 +238,12 @@ std::string Operations::other_end_of(const Request& request) const {
       request.peer, sends ? "receives a message" : "has sent a message");
 }
 
+std::string Operations::calls_on_devices() const {
+  std::string why_not;
+  const StreamMemory* memory = device_side_.stream_memory(&why_not);
+  return memory == nullptr ? "" : memory->calls_ahead();
+}
+
 void Operations::collect_awaited_by_all(std::vector<Rank>* ranks) const {
   ranks->clear();
   if (!queue_.is_empty()) collect_awaited(*queue_.first(), ranks);

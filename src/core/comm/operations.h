@@ -68,6 +68,7 @@ class Operations final : public OperationStatus {
   }
   bool is_watched(const Request& request) const override { return DeviceSide::is_watched(request); }
   std::string other_end_of(const Request& request) const override;
+  std::string calls_on_devices() const override;
   uint64_t finished_sequence() const override { return queue_.finished_sequence(); }
   const engine::LaneRun::Header& own_header() const override { return queue_.lane_run().header(); }
   const engine::LaneRun::Header& other_header() const override {

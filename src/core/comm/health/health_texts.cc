@@ -144,6 +144,7 @@ Status HealthTexts::timeout(const Request& request, int64_t timeout_ms,
     }
   }
   whom += operations_.other_end_of(request);
+  if (!request.is_of_device_side()) whom += operations_.calls_on_devices();
   return Status(Code::kTimeout,
                 fmt::format("{} did not finish within {} ms on rank {}: waiting for {}. Check "
                             "whether the awaited ranks are stopped, stuck elsewhere or slower than "
@@ -195,12 +196,23 @@ std::string HealthTexts::calls_elsewhere(const std::vector<Rank>& ranks) const {
     if (p == context.rank) continue;
     if (context.mapped()) {
       const auto& line = context.control(p).descriptor[next % engine::kDescriptorCount];
-      if (line.sequence.load(std::memory_order_acquire) != next) continue;
-      add(p, line.what.load(), line.count.load());
+      if (line.sequence.load(std::memory_order_acquire) == next) {
+        add(p, line.what.load(), line.count.load());
+        continue;
+      }
     } else if (const HealthReport* report = reports_.report_of(p);
                report != nullptr && report->sequence >= next) {
       add(p, report->what, report->count);
+      continue;
     }
+    // A report on the board stays behind a wait that has ended.
+    const bool is_old =
+        reports_.on_board() && now_ns() - reports_.heard_ns(p) > 3 * reports_.show_interval_ns();
+    std::vector<Rank> awaited;
+    if (!is_old) reports_.collect_awaited_by(p, &awaited);
+    if (std::find(awaited.begin(), awaited.end(), context.rank) == awaited.end()) continue;
+    text += fmt::format("; rank {} waits for rank {} in another operation, such as a message", p,
+                        context.rank);
   }
   return text;
 }

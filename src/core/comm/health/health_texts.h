@@ -31,7 +31,8 @@ class HealthTexts {
   Status lost(const Request& request, const std::vector<Rank>& lost) const;
   // "rank 3 died, rank 5 could not be reached and rank 0 destroyed the communicator"
   std::string describe_lost(const std::vector<Rank>& lost) const;
-  // Of collectives on memory of the host that this rank has not called: "; rank 1 called ...".
+  // What these ranks do instead of a call on memory of a device: collectives on memory of the host
+  // that this rank has not called, "; rank 1 called ...", and waiting for this rank.
   std::string calls_elsewhere(const std::vector<Rank>& ranks) const;
 
  private:

@@ -44,6 +44,8 @@ class OperationStatus {
   virtual bool is_watched(const Request&) const { return false; }
   // Of a message whose other end lies in another kind of memory: what is known of that; else "".
   virtual std::string other_end_of(const Request&) const { return ""; }
+  // Of collectives on memory of devices that other ranks have called, and this rank has not; or "".
+  virtual std::string calls_on_devices() const { return ""; }
   // The latest collective that was finished.
   virtual uint64_t finished_sequence() const = 0;
   // Where no memory is shared: the header of this rank's latest collective, and one of a peer's

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/comm/stream/stream_memory.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "core/base/per_process.h"
+#include "core/base/rank_list.h"
 #include "core/comm/stream/cuda_error.h"
+#include "core/engine/call.h"
 
 namespace weir::comm {
 
@@ -257,6 +262,24 @@ std::vector<Rank> StreamMemory::slow_readers() const {
     if (any) slow.push_back(reader);
   }
   return slow;
+}
+
+std::string StreamMemory::calls_ahead() const {
+  const uint64_t next = call_count_.load() + 1;
+  std::map<std::string, std::vector<Rank>> calls;
+  for (Rank rank = 0; rank < rank_count(); ++rank) {
+    if (flags_->captured(rank).load() != flags_->captured(rank_).load()) return "";
+    uint64_t what = 0;
+    uint64_t count = 0;
+    uint32_t fingerprint = 0;
+    if (rank == rank_ || !flags_->read_call(rank, next, &what, &count, &fingerprint)) continue;
+    calls[engine::describe(what, count)].push_back(rank);
+  }
+  std::string text;
+  for (const auto& [what, ranks] : calls) {
+    text += fmt::format("; {} called {} on memory of a device", describe_ranks(ranks), what);
+  }
+  return text;
 }
 
 uint64_t StreamMemory::progress_mark() const {

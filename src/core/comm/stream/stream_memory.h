@@ -108,6 +108,9 @@ class StreamMemory {
   std::vector<Rank> others_among(const std::vector<Rank>& writers, uint32_t fingerprint) const;
   // The ranks that have not taken what this one has put into its slots for them.
   std::vector<Rank> slow_readers() const;
+  // Of collectives on memory of devices that other ranks have called, and this rank has not:
+  // "; rank 1 called ...", or "" while ranks do not number these calls alike.
+  std::string calls_ahead() const;
   // Changes with every flag that this rank's collectives wait for.
   uint64_t progress_mark() const;
 

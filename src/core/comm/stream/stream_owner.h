@@ -28,7 +28,7 @@ class StreamOwner {
   // in memory of the host, or "" where that makes no difference.
   virtual std::string message_hint(const std::vector<Rank>& ranks) = 0;
   // Of ranks that made no call on memory of a device: which of them have called a collective on
-  // memory of the host, that this rank has not called; or "".
+  // memory of the host that this rank has not called, or wait for this rank otherwise; or "".
   virtual std::string collective_hint(const std::vector<Rank>& ranks) = 0;
   // For the end of a deadline's text: "; ranks 0 and 1 share a hardware queue", or "".
   virtual std::string queue_hint() = 0;
