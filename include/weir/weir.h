@@ -293,7 +293,8 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_register_symmetric(weir_comm_t comm,
 
 /* Ends a registration; waits for no rank, but may for the device. Each rank calls it once its
  * operations on the memory are complete and its graphs of them destroyed, between the same
- * collectives as the others, and all ranks before one frees the memory. NULL is accepted. */
+ * collectives as the others, and all ranks before one frees the memory. NULL is accepted. A window
+ * that was deregistered is WEIR_ERROR_INVALID_ARGUMENT. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_deregister(weir_comm_t comm, weir_window_t window);
 
 /*

@@ -350,7 +350,7 @@ weir_result_t weir_register(weir_comm_t comm, void* memory, size_t bytes, weir_w
     *window = nullptr;
     if (memory == nullptr && bytes > 0) return invalid("register: memory is NULL", comm);
     // Shared memory cannot map private pages of another process; network transports can reach them.
-    *window = new weir_window{.comm = comm};
+    *window = comm->add_window(std::make_unique<weir_window>(weir_window{.comm = comm}));
     return WEIR_OK;
   });
 }
@@ -367,7 +367,7 @@ weir_result_t weir_register_symmetric(weir_comm_t comm, void* memory, size_t byt
     auto registered = comm->comm->register_symmetric(memory, bytes);
     if (!registered.ok()) return report(registered.status(), comm);
     made->on_devices = registered.value();
-    *window = made.release();
+    *window = comm->add_window(std::move(made));
     return WEIR_OK;
   });
 }
@@ -376,17 +376,18 @@ weir_result_t weir_deregister(weir_comm_t comm, weir_window_t window) {
   return guarded([&] {
     WEIR_CHECK_COMM(comm, "deregister");
     if (window == nullptr) return WEIR_OK;
-    if (window->comm != comm) {
-      return invalid("deregister: the window belongs to another communicator", comm);
-    }
-    if (window->one_sided != nullptr) {
+    if (comm->has_window(window) && window->one_sided != nullptr) {
       return invalid(
           "deregister: the window was created by weir_window_create; destroy it with "
           "weir_window_destroy",
           comm);
     }
-    if (window->on_devices != nullptr) comm->comm->deregister_symmetric(window->on_devices);
-    delete window;
+    const std::unique_ptr<weir_window> taken = comm->take_window(window);
+    if (taken == nullptr) {
+      return invalid("deregister: the window was deregistered, or is of another communicator",
+                     comm);
+    }
+    if (taken->on_devices != nullptr) comm->comm->deregister_symmetric(taken->on_devices);
     return WEIR_OK;
   });
 }

@@ -2,7 +2,10 @@
 // The types behind the opaque handles of weir.h.
 #pragma once
 
+#include <algorithm>
 #include <memory>
+#include <mutex>
+#include <utility>
 #include <vector>
 
 #include "core/base/process_generation.h"
@@ -26,9 +29,31 @@ inline constexpr uint64_t kCommMark = 0x6d6f632d72696577ull;  // "weir-com"
 
 struct weir_comm {
   uint64_t mark = kCommMark + weir::process_generation();
-  // Windows of weir_window_create; they end with the communicator at the latest.
-  std::vector<std::unique_ptr<weir_window>> windows;
+  std::mutex windows_lock;
+  std::vector<std::unique_ptr<weir_window>>
+      windows;  // they end with the communicator at the latest
   std::unique_ptr<weir::comm::Communicator> comm;
+
+  weir_window_t add_window(std::unique_ptr<weir_window> window) {
+    const std::lock_guard lock(windows_lock);
+    return windows.emplace_back(std::move(window)).get();
+  }
+  bool has_window(weir_window_t window) {
+    const std::lock_guard lock(windows_lock);
+    return std::any_of(windows.begin(), windows.end(),
+                       [&](const auto& it) { return it.get() == window; });
+  }
+  // nullptr: it has no such window.
+  std::unique_ptr<weir_window> take_window(weir_window_t window) {
+    const std::lock_guard lock(windows_lock);
+    const auto found = std::find_if(windows.begin(), windows.end(),
+                                    [&](const auto& it) { return it.get() == window; });
+    if (found == windows.end()) return nullptr;
+    std::unique_ptr<weir_window> taken = std::move(*found);
+    windows.erase(found);
+    taken->mark = 0;
+    return taken;
+  }
 
   bool is_alive() const { return mark == kCommMark + weir::process_generation_if_known(); }
   // The process from which this one was forked made it.

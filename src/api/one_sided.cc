@@ -178,8 +178,7 @@ weir_result_t create_window(weir_comm_t comm, void* memory, size_t bytes,
   if (!made.ok()) return report(made.status().with_context("window_create"), comm);
   handle->comm = comm;
   handle->one_sided = made.value();
-  *window = handle.get();
-  comm->windows.push_back(std::move(handle));
+  *window = comm->add_window(std::move(handle));
   return WEIR_OK;
 }
 
@@ -236,8 +235,7 @@ weir_result_t end_window(weir_window_t window, const char* function,
       return wrong(comm, function, text);
     }
     const Status status = (comm->comm->one_sided()->*how)(window->one_sided);
-    window->mark = 0;
-    std::erase_if(comm->windows, [window](const auto& one) { return one.get() == window; });
+    (void)comm->take_window(window);
     return status.ok() ? WEIR_OK : report(status.with_context(function), comm);
   });
 }

@@ -211,6 +211,24 @@ TEST(DeviceWindows, AGraphReadsThemAgainAndAgain) {
   });
 }
 
+TEST(DeviceWindows, AWindowThatWasDeregisteredIsToldSo) {
+  run_threads(2, [](int, weir_comm_t comm) {
+    std::vector<weir_window_t> windows(40);
+    int memory[16] = {};
+    for (size_t i = 0; i < windows.size(); ++i) {
+      EXPECT_WEIR(comm, i % 2 == 0
+                            ? weir_register(comm, memory, sizeof memory, &windows[i])
+                            : weir_register_symmetric(comm, memory, sizeof memory, &windows[i]));
+    }
+    for (weir_window_t it : windows) EXPECT_WEIR(comm, weir_deregister(comm, it));
+    for (weir_window_t it : windows) {
+      EXPECT_EQ(weir_deregister(comm, it), WEIR_ERROR_INVALID_ARGUMENT);
+      const std::string text = weir_last_error(comm);
+      EXPECT_NE(text.find("the window was deregistered"), text.npos) << text;
+    }
+  });
+}
+
 TEST(DeviceWindows, WrongArgumentsAreRefusedAndNothingIsRegistered) {
   run_threads(1, [](int, weir_comm_t comm) {
     weir_window_t window = nullptr;
