@@ -103,7 +103,7 @@ TEST(DeviceStreamsProcesses, ADeathReleasesTheStreamsAndGraphsOfTheOthers) {
         EXPECT_WEIR(comm, weir_comm_async_error(comm, &error));
         EXPECT_NE(error, WEIR_OK);
         const std::string text = weir_last_error(comm);
-        EXPECT_NE(text.find("rank 2"), std::string::npos) << text;
+        EXPECT_NE(text.find("rank 2 died"), std::string::npos) << text;
         // Later launches pass, too.
         graph.launch(stream);
         stream.synchronize();
@@ -111,6 +111,30 @@ TEST(DeviceStreamsProcesses, ADeathReleasesTheStreamsAndGraphsOfTheOthers) {
                   WEIR_OK);
       });
   EXPECT_EQ(statuses, (std::vector<int>{0, 0, 128 + SIGKILL}));
+}
+
+TEST(DeviceStreamsProcesses, ARankThatDestroysTheCommunicatorIsToldSo) {
+  run_processes_on_device(3, [](weir_comm_t comm, int n, int rank) {
+    weir_comm_t made = nullptr;
+    ASSERT_WEIR(comm, weir_comm_split(comm, 0, rank, nullptr, &made));
+    expect_sum(made, n, rank);
+    if (rank != 2) {
+      const Stream stream;
+      const DeviceArray<int> data(std::vector<int>(1000, 1));
+      EXPECT_WEIR(made, weir_comm_set_stream(made, stream.get()));
+      const weir_result_t called =
+          weir_all_reduce(made, data.data(), data.data(), 1000, WEIR_INT32, WEIR_SUM, nullptr);
+      EXPECT_TRUE(called == WEIR_OK || called == WEIR_ERROR_PEER_LOST) << weir_last_error(made);
+      stream.synchronize();
+      weir_result_t error = WEIR_OK;
+      EXPECT_WEIR(made, weir_comm_async_error(made, &error));
+      EXPECT_EQ(error, WEIR_ERROR_PEER_LOST);
+      const std::string text = weir_last_error(made);
+      EXPECT_NE(text.find("rank 2 destroyed the communicator"), text.npos) << text;
+    }
+    EXPECT_WEIR(made, weir_comm_destroy(made));
+    expect_sum(comm, n, rank);
+  });
 }
 
 // 0 if each call of a child on what its parent made says so, and destroying it says nothing.

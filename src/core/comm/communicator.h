@@ -171,9 +171,9 @@ class Communicator {
   // Ranks whose process has ended, that have left, or that an operation waited for in vain, here or
   // on a peer; ascending.
   std::vector<Rank> lost_ranks();
-  // See StreamOwner::gone_ranks.
+  // See StreamOwner.
   std::vector<Rank> gone_ranks();
-  // See StreamOwner::collective_hint.
+  std::string describe_lost(const std::vector<Rank>& ranks);
   std::string calls_elsewhere(const std::vector<Rank>& ranks);
   Status health() const { return state_.failure.status(); }  // ok, or the error that it has met
   Status async_error();  // the same, or an error that a peer has reported; does not wait

@@ -440,6 +440,11 @@ std::vector<Rank> Communicator::lost_ranks() {
 
 std::vector<Rank> Communicator::gone_ranks() { return health_.gone_ranks(); }
 
+std::string Communicator::describe_lost(const std::vector<Rank>& ranks) {
+  const std::lock_guard lock(state_.lock);
+  return health_.describe_lost(ranks);
+}
+
 std::string Communicator::calls_elsewhere(const std::vector<Rank>& ranks) {
   const std::lock_guard lock(state_.lock);
   return health_.calls_elsewhere(ranks);

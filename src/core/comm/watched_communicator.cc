@@ -37,6 +37,11 @@ std::vector<Rank> WatchedCommunicator::gone_ranks() {
   return comm_ == nullptr ? std::vector<Rank>() : comm_->gone_ranks();
 }
 
+std::string WatchedCommunicator::describe_lost(const std::vector<Rank>& ranks) {
+  const std::lock_guard lock(lock_);
+  return comm_ == nullptr ? "" : comm_->describe_lost(ranks);
+}
+
 void WatchedCommunicator::give_up(const Status& why, const std::vector<Rank>& blamed) {
   const std::lock_guard lock(lock_);
   if (comm_ != nullptr) comm_->give_up(why, blamed);

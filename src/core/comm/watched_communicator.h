@@ -25,6 +25,7 @@ class WatchedCommunicator final : public StreamOwner {
   bool hears_of_error() override;
   std::vector<Rank> gone_ranks() override;
   void give_up(const Status& why, const std::vector<Rank>& blamed) override;
+  std::string describe_lost(const std::vector<Rank>& ranks) override;
   std::string message_hint(const std::vector<Rank>& ranks) override;
   std::string collective_hint(const std::vector<Rank>& ranks) override;
   std::string queue_hint() override { return ""; }

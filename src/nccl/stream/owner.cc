@@ -47,6 +47,9 @@ class CommAsOwner final : public comm::StreamOwner {
     return true;
   }
   std::vector<Rank> gone_ranks() override { return comm_->weir()->comm->gone_ranks(); }
+  std::string describe_lost(const std::vector<Rank>& ranks) override {
+    return comm_->weir()->comm->describe_lost(ranks);
+  }
   void give_up(const Status& why, const std::vector<Rank>&) override {
     comm_->give_up(outcome_of(why));
   }

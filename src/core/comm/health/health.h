@@ -42,9 +42,12 @@ class Health {
   // Ranks whose process has ended, that have left, or that an operation waited for in vain, here or
   // on a peer.
   void collect_lost(std::set<Rank>* lost);
-  // See StreamOwner::gone_ranks.
+  // See StreamOwner.
   std::vector<Rank> gone_ranks();
-  // See StreamOwner::collective_hint.
+  // The same; with the lock held.
+  std::string describe_lost(const std::vector<Rank>& ranks) const {
+    return texts_.describe_lost(ranks);
+  }
   std::string calls_elsewhere(const std::vector<Rank>& ranks) const {
     return texts_.calls_elsewhere(ranks);
   }

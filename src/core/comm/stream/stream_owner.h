@@ -22,6 +22,8 @@ class StreamOwner {
   virtual bool hears_of_error() = 0;
   // Ranks that have died or left; none where a peer has reported an error, which is heard of then.
   virtual std::vector<Rank> gone_ranks() = 0;
+  // Of such ranks: "rank 3 died and rank 0 destroyed the communicator".
+  virtual std::string describe_lost(const std::vector<Rank>& ranks) = 0;
   // It fails, and its peers are told. `blamed`: the ranks that were waited for in vain.
   virtual void give_up(const Status& why, const std::vector<Rank>& blamed) = 0;
   // Of ranks that do not bring their ends of messages on devices: the text that they may bring them

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "core/base/clock.h"
-#include "core/base/rank_list.h"
 
 namespace weir::comm {
 
@@ -107,7 +106,7 @@ void StreamWatch::check_stuck(Clock::time_point now) {
   if (waited >= kGonePatience) gone = needed_of(call_.owner->gone_ranks());
   if (!gone.empty()) {
     fail(Code::kPeerLost,
-         fmt::format("{} died or left before this rank had what it needs", describe_ranks(gone)),
+         fmt::format("{} before this rank had what it needs", call_.owner->describe_lost(gone)),
          gone);
     return;
   }
