@@ -2,6 +2,7 @@
 // Operations of libnccl.so.2 under stream capture, and graphs that are launched again and again.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <functional>
 #include <thread>
 #include <vector>
@@ -202,6 +203,45 @@ TEST_F(NcclGraphs, WhatAGraphNeedsLivesUntilTheGraphIsDestroyed) {
     graphs.clear();
     expect_no_recordings();
   }
+}
+
+// On another driver the calls only have to work.
+int events() { return cuda::is_strict() ? strict_cuda_events() : 0; }
+
+// The thread that sees the end of a graph has no context, and leaves its events to the next call.
+TEST_F(NcclGraphs, GraphsThatAreGoneLeaveNoEvents) {
+  const StreamRanks ranks(1);
+  const Array data(MemoryKind::kDevice, 3000);
+  data.set(std::vector<int>(3000, 1));
+  const auto call = [&] {
+    EXPECT_NCCL(ncclAllReduce(data.data(), data.data(), 3000, ncclInt, ncclSum, ranks.comm(0),
+                              ranks.stream(0).nccl()));
+    ranks.synchronize();
+  };
+  const auto capture = [&](ncclComm_t comm) {
+    const Graph graph = capture_sum(comm, ranks.stream(0), data);
+    graph.launch(ranks.stream(0));
+    ranks.synchronize();
+  };
+  const auto expect_few = [&](int most) {
+    for (int i = 0; i < 500 && events() > most; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      call();
+    }
+    EXPECT_LE(events(), most);
+  };
+  call();
+  const int most = events() + 5;
+  for (int i = 0; i < 100; ++i) capture(ranks.comm(0));
+  expect_few(most);
+  // Nor do communicators.
+  for (int i = 0; i < 20; ++i) {
+    ncclComm_t other = nullptr;
+    ASSERT_NCCL(ncclCommSplit(ranks.comm(0), 0, 0, &other, nullptr));
+    capture(other);
+    EXPECT_NCCL(ncclCommDestroy(other));
+  }
+  expect_few(most);
 }
 
 TEST_F(NcclGraphs, AGroupOfCapturedAndOtherStreamsIsRefused) {

@@ -488,13 +488,6 @@ bool DeviceMessages::waits_on_device(Rank peer, bool sends) const {
   return false;
 }
 
-void DeviceMessages::close() {
-  if (parts_.memory == nullptr || parts_.memory->context_check().is_lost()) return;
-  const cuda::ContextScope scope(parts_.memory->driver(), nullptr, parts_.memory->context());
-  chain_->drop_events();
-  graphs_.close();
-}
-
 // CUDA's objects do not work there, not even to be destroyed.
 void DeviceMessages::leave_to_child() {
   static constinit PerProcess<std::vector<std::shared_ptr<void>>> kept;

@@ -72,8 +72,6 @@ class DeviceMessages {
   // Whether a peer receives a message of this rank on its device, or has sent one from there, and
   // no message of this rank on its device is the other end.
   bool waits_on_device(Rank peer, bool sends) const;
-  // After the last call: as DeviceStreams::close.
-  void close();
   // In a child made by fork.
   void leave_to_child();
 
@@ -88,8 +86,6 @@ class DeviceMessages {
   struct Chain {
     WordsPool words;
     std::vector<PairEnd> ends;
-
-    void drop_events() { ends.clear(); }
   };
   // The messages of one kernel.
   struct Batch {

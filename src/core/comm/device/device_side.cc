@@ -666,8 +666,6 @@ void DeviceSide::close() {
                             : Status(Code::kAborted, "the communicator was destroyed");
   messages_.tell_ends();
   while (!end_streams(status)) nanosleep(&kNap, nullptr);
-  messages_.close();
-  streams_.close();
   if (opened_ == nullptr) return;
   if (opened_->step == Step::kEnding) {
     while (!end()) nanosleep(&kNap, nullptr);

@@ -350,13 +350,6 @@ Request* DeviceStreams::first_detached() const {
   return nullptr;
 }
 
-void DeviceStreams::close() {
-  if (!is_ready() || parts_.memory->context_check().is_lost()) return;
-  const cuda::ContextScope scope(parts_.memory->driver(), nullptr, parts_.memory->context());
-  if (chain_ != nullptr) chain_->drop_events();
-  graphs_.close();
-}
-
 // CUDA's objects do not work there, not even to be destroyed.
 void DeviceStreams::leave_to_child() {
   static constinit PerProcess<std::vector<std::shared_ptr<void>>> kept;

@@ -74,8 +74,6 @@ class DeviceStreams {
   bool is_empty() const { return first_ == nullptr; }
   const Request* first() const { return first_; }
   Request* first_detached() const;
-  // After the last call: gives CUDA back what ordered them.
-  void close();
   // In a child made by fork.
   void leave_to_child();
 
@@ -92,11 +90,6 @@ class DeviceStreams {
     uint32_t number_latest = 0;
     StreamEvent end;  // of the latest call
     bool has_end = false;
-
-    void drop_events() {
-      end = StreamEvent();
-      has_end = false;
-    }
   };
   Request* next_pending(const std::function<bool(const CallGroup&)>& comes_after) const;
   // Without the lock, one thread at a time.

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // GraphChains: what the calls in each graph share, kept as long as the graph may be launched. One
 // thread at a time, in which a context is current.
-//
-// Events of CUDA's order the calls while they are captured. They are destroyed here, at the next
-// capture or at `close`: not by the thread that watches the graph, which must not wait for CUDA.
 #pragma once
 
 #include <atomic>
@@ -24,11 +21,7 @@ class GraphChains {
   // Of the graph that is being captured; made at the first call.
   Status find(const cuda::Driver& driver, const char* function, const Capture& capture,
               std::shared_ptr<Chain>* chain, std::shared_ptr<GraphWatches>* watches) {
-    std::erase_if(all_, [](const One& it) {
-      const bool is_gone = it.released->load(std::memory_order_acquire);
-      if (is_gone) it.chain->drop_events();
-      return is_gone;
-    });
+    std::erase_if(all_, [](const One& it) { return it.released->load(std::memory_order_acquire); });
     for (const One& it : all_) {
       if (it.capture != capture.number) continue;
       *chain = it.chain;
@@ -43,12 +36,6 @@ class GraphChains {
         [released = (*watches)->released()] { released->store(true, std::memory_order_release); }));
     all_.push_back({capture.number, *watches, *chain, (*watches)->released()});
     return Status();
-  }
-
-  // Nothing is captured any more.
-  void close() {
-    for (const One& it : all_) it.chain->drop_events();
-    all_.clear();
   }
 
  private:

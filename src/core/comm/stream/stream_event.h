@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // StreamEvent: an event of CUDA's that orders streams, or none. Not thread-safe; several threads
 // may use different objects.
+//
+// It is destroyed where a context is current. Other threads, which are those that watch calls and
+// must not wait for CUDA, leave the event to the next thread that records one.
 #pragma once
 
 #include <utility>
@@ -24,7 +27,7 @@ class StreamEvent {
   }
   cuda::Event get() const { return event_; }
 
-  // All that the stream has been given so far. `function`: of the program's call, for texts.
+  // All that the stream has been given so far; in its context. `function`: of the program's call, for texts.
   static Status record(const cuda::Driver& driver, const char* function, cuda::Stream stream,
                        StreamEvent* event);
   // The stream waits for it.
