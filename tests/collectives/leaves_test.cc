@@ -302,7 +302,7 @@ TEST(LeavesOfManyElements, GiveTheSameBits) {
       prepare({DataType::kBfloat16, WEIR_AVG, 6, 1 << 18}),
       prepare({DataType::kInt8, WEIR_SUM, 3, 1 << 20}),
   };
-  for (const int n : {1, 2, 3, 4}) {
+  for (const int n : {1, 2, 3, 4, 8}) {
     run(n, [&](int, weir_comm_t comm) {
       for (const Prepared& one : cases) {
         check_case(comm, one, true);
@@ -327,7 +327,7 @@ TEST(LeavesByEveryWay, GiveTheSameBits) {
                          hooks == nullptr && hosts == nullptr;
   for (const algo::Algorithm* algorithm : algo::leaf_algorithms()) {
     if (algorithm->needs_mapped && !is_mapped) continue;
-    for (const int n : {2, 3, 4}) {
+    for (const int n : {2, 3, 4, 8}) {
       std::vector<Prepared> served;
       for (const Prepared& it : cases) {
         algo::Problem problem;
