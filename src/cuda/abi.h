@@ -63,6 +63,8 @@ inline constexpr int kLocationDevice = 0x1;
 inline constexpr int kAccessReadWrite = 0x3;
 // cuEventCreate
 inline constexpr unsigned kEventDisableTiming = 0x2;
+inline constexpr unsigned kEventWaitExternal = 0x1;    // CU_EVENT_WAIT_EXTERNAL
+inline constexpr unsigned kEventRecordExternal = 0x1;  // CU_EVENT_RECORD_EXTERNAL
 // CUstreamBatchMemOpType
 inline constexpr uint32_t kWaitValue32 = 1;
 inline constexpr uint32_t kWriteValue32 = 2;

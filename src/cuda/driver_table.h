@@ -75,7 +75,7 @@ struct Driver {
   // The same for records of a graph.
   bool can_capture() const {
     return cuUserObjectCreate != nullptr && cuUserObjectRelease != nullptr &&
-           cuGraphRetainUserObject != nullptr &&
+           cuGraphRetainUserObject != nullptr && cuEventRecordWithFlags != nullptr &&
            (cuStreamGetCaptureInfo_v2 != nullptr || cuStreamGetCaptureInfo_v3 != nullptr);
   }
 

@@ -269,7 +269,7 @@
   X(cuEventCreate, cuEventCreate, 2000, Weir, (CUevent* event, unsigned int flags)) \
   X(cuEventDestroy, cuEventDestroy_v2, 4000, Weir, (CUevent event)) \
   X(cuEventRecord, cuEventRecord, 2000, Weir, (CUevent event, CUstream stream)) \
-  X(cuEventRecordWithFlags, cuEventRecordWithFlags, 11010, Programs, \
+  X(cuEventRecordWithFlags, cuEventRecordWithFlags, 11010, Weir, \
     (CUevent event, CUstream stream, unsigned int flags)) \
   X(cuEventQuery, cuEventQuery, 2000, Weir, (CUevent event)) \
   X(cuEventSynchronize, cuEventSynchronize, 2000, Programs, (CUevent event)) \

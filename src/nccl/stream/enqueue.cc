@@ -42,9 +42,8 @@ Outcome record(const Driver& driver, const char* function, cuda::Stream stream,
   return outcome_of(comm::StreamEvent::record(driver, function, stream, event));
 }
 
-Outcome wait(const Driver& driver, const char* function, cuda::Stream stream,
-             const comm::StreamEvent& event) {
-  return outcome_of(event.wait(driver, function, stream));
+Outcome wait(const char* function, cuda::Stream stream, const comm::StreamEvent& event) {
+  return outcome_of(event.wait(function, stream));
 }
 
 Outcome start_graph_tasks(const Driver& driver, const char* function,
@@ -378,6 +377,21 @@ Outcome prepare(const Driver& driver, const Batch& batch, Part& part) {
   return outcome.ok() ? prepare_messages(driver, batch, messages, part) : outcome;
 }
 
+// The leading stream comes after earlier tasks, also those in graphs.
+Outcome follow_chain(const Driver& driver, const Batch& batch, const Part& part) {
+  const cuda::Stream lead = batch.streams[0];
+  TaskChain& chain = part.chain();
+  if (chain.last != nullptr) {
+    Outcome outcome = wait(batch.function, lead, *chain.last);
+    if (!outcome.ok()) return outcome;
+  }
+  comm::GraphOrder& order = part.proxy->order();
+  if (part.graph_tasks == nullptr) return outcome_of(order.wait(batch.function, lead));
+  if (chain.last != nullptr) return {};
+  return outcome_of(order.enter_graph(driver, batch.function, lead, part.proxy->chain().last,
+                                      &part.graph_tasks->kept));
+}
+
 // The leading stream waits for the others, and for earlier tasks. The first call to CUDA that
 // changes a stream is made here.
 Outcome join(const Driver& driver, const Batch& batch) {
@@ -385,12 +399,11 @@ Outcome join(const Driver& driver, const Batch& batch) {
   for (size_t i = 1; i < batch.streams.size(); ++i) {
     comm::StreamEvent reached;
     Outcome outcome = record(driver, batch.function, batch.streams[i], &reached);
-    if (outcome.ok()) outcome = wait(driver, batch.function, lead, reached);
+    if (outcome.ok()) outcome = wait(batch.function, lead, reached);
     if (!outcome.ok()) return outcome;
   }
   for (const Part& part : batch.parts) {
-    if (part.chain().last == nullptr) continue;
-    Outcome outcome = wait(driver, batch.function, lead, *part.chain().last);
+    Outcome outcome = follow_chain(driver, batch, part);
     if (!outcome.ok()) return outcome;
   }
   return {};
@@ -442,7 +455,7 @@ Outcome begin(const Driver& driver, Batch& batch) {
 Outcome follow(const Driver& driver, const Batch& batch, cuda::Stream later, cuda::Stream earlier) {
   comm::StreamEvent reached;
   Outcome outcome = record(driver, batch.function, earlier, &reached);
-  return outcome.ok() ? wait(driver, batch.function, later, reached) : outcome;
+  return outcome.ok() ? wait(batch.function, later, reached) : outcome;
 }
 
 Outcome enqueue_step(Part& part) {
@@ -530,10 +543,17 @@ Outcome record_launch(const Driver& driver, const Batch& batch) {
 
 // The other streams go on after the leading one, and later tasks after these.
 Outcome release_streams(const Driver& driver, const Batch& batch) {
+  for (const Part& part : batch.parts) {
+    const comm::GraphOrder& order = part.proxy->order();
+    Outcome outcome = outcome_of(part.graph_tasks == nullptr
+                                     ? order.record(batch.function, batch.streams[0])
+                                     : order.leave_graph(batch.function, batch.streams[0]));
+    if (!outcome.ok()) return outcome;
+  }
   auto end = std::make_shared<comm::StreamEvent>();
   Outcome outcome = record(driver, batch.function, batch.streams[0], end.get());
   for (size_t i = 1; i < batch.streams.size() && outcome.ok(); ++i) {
-    outcome = wait(driver, batch.function, batch.streams[i], *end);
+    outcome = wait(batch.function, batch.streams[i], *end);
   }
   if (!outcome.ok()) return outcome;
   for (const Part& part : batch.parts) part.chain().last = end;

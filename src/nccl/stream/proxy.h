@@ -18,6 +18,7 @@
 #include <mutex>
 #include <vector>
 
+#include "core/comm/stream/graph_order.h"
 #include "core/comm/stream/staging.h"
 #include "core/comm/stream/stream_event.h"
 #include "core/comm/stream/stream_watches.h"
@@ -67,6 +68,7 @@ class GraphTasks {
 
   const uint64_t capture;  // CUDA's number of the capture
   TaskChain chain;
+  comm::GraphOrder::Kept kept;
   // The graph and all that was made from it is gone.
   std::atomic<bool> released{false};
   const std::shared_ptr<comm::GraphWatches> watches = std::make_shared<comm::GraphWatches>();
@@ -90,6 +92,7 @@ class Proxy : public StreamWork, public std::enable_shared_from_this<Proxy> {
   // Held by the thread that enqueues, from before its first call to CUDA until the task is added.
   std::mutex& enqueue_lock() { return enqueue_lock_; }
   TaskChain& chain() { return chain_; }
+  comm::GraphOrder& order() { return order_; }
   comm::StreamWatches& watches() { return *watches_; }
 
   // Starts the thread if there is none; it stays until enqueue_ends. Waits while kTasksMax tasks
@@ -137,6 +140,7 @@ class Proxy : public StreamWork, public std::enable_shared_from_this<Proxy> {
 
   std::mutex enqueue_lock_;
   TaskChain chain_;
+  comm::GraphOrder order_;
   bool lost_ = false;
   std::shared_ptr<comm::StreamWatches> watches_;
 

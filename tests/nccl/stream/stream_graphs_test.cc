@@ -134,6 +134,71 @@ TEST_F(NcclGraphs, LaunchesAndOrdinaryCallsFollowEachOther) {
   for (const Array& it : data) EXPECT_EQ(it.get(), std::vector<int>(3000, 3 << 9));
 }
 
+// The first call is held up on one rank: if the second one did not wait there, it would meet the
+// first one of the other rank.
+void run_on_two_streams(const std::function<void(const StreamRanks&, int rank, const Stream& stream,
+                                                 const Array& data)>& call,
+                        const std::function<int(int value)>& expected) {
+  const StreamRanks ranks(2);
+  const Stream others[2];
+  const auto stream_of = [&](int rank, int i) -> const Stream& {
+    return i == 0 ? ranks.stream(rank) : others[rank];
+  };
+  std::vector<Array> data;  // two of each rank
+  std::vector<Graph> graphs;
+  for (int i = 0; i < 4; ++i) data.emplace_back(MemoryKind::kDevice, 3000);
+  const auto enqueue = [&](int rank, int i) {
+    call(ranks, rank, stream_of(rank, i), data[static_cast<size_t>(2 * rank + i)]);
+  };
+  for (int i = 0; i < 4; ++i) {
+    graphs.emplace_back(stream_of(i / 2, i % 2), [&] { enqueue(i / 2, i % 2); });
+  }
+  for (int round = 0; round < 8; ++round) {
+    for (int i = 0; i < 4; ++i) {
+      data[static_cast<size_t>(i)].set(std::vector<int>(3000, i / 2 + 10 * (round + i % 2)));
+    }
+    Gate gate(ranks.stream(round % 2));
+    for (int i = 0; i < 4; ++i) {
+      const bool in_graph = i % 2 == 0 ? round % 4 < 2 : round % 2 == 0;
+      if (in_graph) {
+        graphs[static_cast<size_t>(i)].launch(stream_of(i / 2, i % 2));
+      } else {
+        enqueue(i / 2, i % 2);
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    gate.open();
+    ranks.synchronize();
+    for (const Stream& it : others) it.synchronize();
+    for (int i = 0; i < 4; ++i) {
+      EXPECT_EQ(data[static_cast<size_t>(i)].get(),
+                std::vector<int>(3000, expected(10 * (round + i % 2))))
+          << "round " << round << ", rank " << i / 2 << ", call " << i % 2;
+    }
+  }
+}
+
+TEST_F(NcclGraphs, CollectivesOnSeveralStreamsRunInTheOrderOfLaunchesAndCalls) {
+  WEIR_NEEDS_QUEUES(8);
+  run_on_two_streams(
+      [](const StreamRanks& ranks, int rank, const Stream& stream, const Array& data) {
+        EXPECT_NCCL(ncclAllReduce(data.data(), data.data(), 3000, ncclInt, ncclSum,
+                                  ranks.comm(rank), stream.nccl()));
+      },
+      [](int value) { return 1 + 2 * value; });
+}
+
+TEST_F(NcclGraphs, MessagesOnSeveralStreamsRunInTheOrderOfLaunchesAndCalls) {
+  WEIR_NEEDS_QUEUES(8);
+  run_on_two_streams(
+      [](const StreamRanks& ranks, int rank, const Stream& stream, const Array& data) {
+        EXPECT_NCCL(rank == 0
+                        ? ncclSend(data.data(), 3000, ncclInt, 1, ranks.comm(0), stream.nccl())
+                        : ncclRecv(data.data(), 3000, ncclInt, 0, ranks.comm(1), stream.nccl()));
+      },
+      [](int value) { return value; });
+}
+
 TEST_F(NcclGraphs, OneGraphMayHoldSeveralRanksAndStreams) {
   const StreamRanks ranks(2);
   std::vector<Array> sums;

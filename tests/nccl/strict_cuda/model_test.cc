@@ -204,6 +204,41 @@ TEST_F(StrictCuda, MemoryMadeByMappingPassesByADescriptor) {
   EXPECT_CUDA(cuMemAddressFree(again, kUnit));
 }
 
+// A launch waits for the record that was the latest one when it was made, and is a record itself.
+TEST_F(StrictCuda, ExternalEventsOrderLaunchesOfGraphs) {
+  const Stream stream;
+  const Stream other;
+  cuda::Event event = nullptr;
+  ASSERT_EQ(cuEventCreate(&event, 0), cuda::kSuccess);
+  EXPECT_EQ(cuStreamWaitEvent(stream.get(), event, cuda::kEventWaitExternal),
+            cuda::kErrorInvalidValue)
+      << "outside of a capture";
+  EXPECT_CUDA(cuStreamBeginCapture_v2(stream.get(), 1));
+  EXPECT_CUDA(cuStreamWaitEvent(stream.get(), event, cuda::kEventWaitExternal));
+  EXPECT_CUDA(cuEventRecordWithFlags(event, stream.get(), cuda::kEventRecordExternal));
+  cuda::Graph graph = nullptr;
+  EXPECT_CUDA(cuStreamEndCapture(stream.get(), &graph));
+  cuda::GraphExec exec = nullptr;
+  ASSERT_EQ(cuGraphInstantiateWithFlags(&exec, graph, 0), cuda::kSuccess);
+  EXPECT_CUDA(cuGraphLaunch(exec, stream.get()));
+  EXPECT_CUDA(cuStreamSynchronize(stream.get()));
+  Gate gate(other);
+  EXPECT_CUDA(cuEventRecord(event, other.get()));
+  EXPECT_CUDA(cuGraphLaunch(exec, stream.get()));
+  const Stream third;
+  EXPECT_CUDA(cuStreamWaitEvent(third.get(), event, 0));
+  {
+    const Call waits([&] { EXPECT_CUDA(cuStreamSynchronize(third.get())); });
+    EXPECT_TRUE(waits.is_held_up());
+    gate.open();
+  }
+  EXPECT_CUDA(cuStreamSynchronize(stream.get()));
+  EXPECT_CUDA(cuStreamSynchronize(other.get()));
+  EXPECT_CUDA(cuGraphExecDestroy(exec));
+  EXPECT_CUDA(cuGraphDestroy(graph));
+  EXPECT_CUDA(cuEventDestroy_v2(event));
+}
+
 TEST_F(StrictCuda, StreamsOfAPriorityHaveHardwareQueuesOfTheirOwn) {
   int least = 1;
   int greatest = 1;

@@ -177,11 +177,74 @@ STRICT_CUDA_API cuEventRecord(Event handle, Stream stream_handle) {
   event->point = stream->enqueued;
   event->capture = stream->capture;
   event->nodes = stream->last;
+  event->launched = nullptr;
   return kSuccess;
 }
 
-STRICT_CUDA_API cuStreamWaitEvent(Stream stream_handle, Event handle, unsigned) {
+namespace {
+
+[[noreturn]] void gone(const char* what) {
+  std::fprintf(stderr, "strict libcuda: a graph %s an event that was destroyed\n", what);
+  std::abort();
+}
+
+}  // namespace
+
+// Each launch is a record, from the moment of the launch on.
+STRICT_CUDA_API cuEventRecordWithFlags(Event handle, Stream stream_handle, unsigned flags) {
+  if (flags == 0) return cuEventRecord(handle, stream_handle);
+  {
+    World& it = world();
+    std::lock_guard lock(it.lock);
+    const StreamState* stream = find_stream(it, stream_handle);
+    if (stream == nullptr) return kErrorInvalidHandle;
+    if (flags != kEventRecordExternal || stream->capture == nullptr) return kErrorInvalidValue;
+  }
+  return issue("cuEventRecordWithFlags", stream_handle, [handle]() -> Work {
+    auto* event = static_cast<EventState*>(handle);
+    if (world().events.count(event) == 0) gone("records");
+    auto done = std::make_shared<bool>(false);
+    event->stream = nullptr;
+    event->capture = nullptr;
+    event->launched = done;
+    return [done] {
+      *done = true;
+      return true;
+    };
+  });
+}
+
+namespace {
+
+// What the latest record of the event by now stands for.
+Work make_wait_for(const EventState& event) {
+  if (event.launched != nullptr) return [done = event.launched] { return *done; };
+  if (event.stream == nullptr) return [] { return true; };
+  return [target = event.stream, point = event.point] { return target->done >= point; };
+}
+
+// Each launch waits for the latest record at that time.
+Result wait_at_launch(Stream stream, Event handle) {
+  return issue("cuStreamWaitEvent", stream, [handle]() -> Work {
+    auto* event = static_cast<EventState*>(handle);
+    if (world().events.count(event) == 0) gone("waits for");
+    return make_wait_for(*event);
+  });
+}
+
+}  // namespace
+
+STRICT_CUDA_API cuStreamWaitEvent(Stream stream_handle, Event handle, unsigned flags) {
   World& it = world();
+  if (flags == kEventWaitExternal) {
+    const std::unique_lock lock(it.lock);
+    const StreamState* stream = find_stream(it, stream_handle);
+    if (it.events.count(static_cast<EventState*>(handle)) == 0 || stream == nullptr) {
+      return kErrorInvalidHandle;
+    }
+    if (stream->capture == nullptr) return kErrorInvalidValue;
+  }
+  if (flags == kEventWaitExternal) return wait_at_launch(stream_handle, handle);
   Submission submission(it);
   if (fault(it, "cuStreamWaitEvent")) return kErrorInjected;
   auto* event = static_cast<EventState*>(handle);
@@ -201,9 +264,8 @@ STRICT_CUDA_API cuStreamWaitEvent(Stream stream_handle, Event handle, unsigned) 
     stream->capture->spoiled = true;
     return kErrorCaptureIsolation;
   }
-  if (event->stream == nullptr) return kSuccess;
+  if (event->stream == nullptr && event->launched == nullptr) return kSuccess;
   submission.wait_for_room(*stream);
-  push(it, stream, "cuStreamWaitEvent",
-       [target = event->stream, point = event->point] { return target->done >= point; });
+  push(it, stream, "cuStreamWaitEvent", make_wait_for(*event));
   return kSuccess;
 }

@@ -99,6 +99,7 @@ struct EventState {
   uint64_t point = 0;
   Recorded* capture = nullptr;
   std::vector<size_t> nodes;
+  std::shared_ptr<bool> launched;  // the latest record is one of a graph's: whether it is done
 };
 
 // Memory without an address. Owns its file.

@@ -304,19 +304,15 @@ Status DeviceMessages::enqueue_kernel(Batch& batch) {
   for (size_t i = 1; i < batch.streams.size(); ++i) {
     WEIR_RETURN_IF_ERROR(follow(batch.streams[0], batch.streams[i]));
   }
-  if (batch.on_stream()) {
-    for (const MessageCall::Order& order : MessageCall::orders_of(batch.messages)) {
-      for (const PairEnd& it : batch.chain->ends) {
-        if (it.peer != order.peer || it.sends != order.sends) continue;
-        WEIR_RETURN_IF_ERROR(it.end->wait(driver, batch.function, batch.streams[0]));
-      }
-    }
-  }
+  WEIR_RETURN_IF_ERROR(
+      follow_pairs(batch, batch.on_stream() ? batch.streams[0] : batch.kernel_stream));
   if (batch.is_forked) WEIR_RETURN_IF_ERROR(follow(batch.kernel_stream, batch.streams[0]));
   parts_.watches->watch(driver, batch.watch, batch.graph);
   Status status = batch.call->enqueue_kernel();
   const bool begun = batch.call->begun();
   if (begun) batch.watch->note_begun();
+  // Otherwise they stand behind its end.
+  if (status.ok() && batch.by_counters) status = end_pairs(batch, batch.kernel_stream);
   if (status.ok()) return Status();
   if (!begun) {
     parts_.watches->drop(batch.watch, batch.graph);
@@ -334,17 +330,57 @@ Status DeviceMessages::enqueue_end(Batch& batch) {
     if (!batch.call->abandon()) batch.watch->lose();
     return status;
   }
+  WEIR_RETURN_IF_ERROR(end_pairs(batch, batch.kernel_stream));
   if (!batch.on_stream()) return Status();
   auto end = std::make_shared<StreamEvent>();
   WEIR_RETURN_IF_ERROR(StreamEvent::record(driver, batch.function, batch.kernel_stream, end.get()));
   for (size_t i = batch.is_forked ? 0 : 1; i < batch.streams.size(); ++i) {
-    WEIR_RETURN_IF_ERROR(end->wait(driver, batch.function, batch.streams[i]));
+    WEIR_RETURN_IF_ERROR(end->wait(batch.function, batch.streams[i]));
   }
   std::vector<PairEnd>& ends = batch.chain->ends;
   for (const MessageCall::Order& order : MessageCall::orders_of(batch.messages)) {
     std::erase_if(
         ends, [&](const PairEnd& it) { return it.peer == order.peer && it.sends == order.sends; });
     ends.push_back({order.peer, order.sends, end});
+  }
+  return Status();
+}
+
+Status DeviceMessages::follow_pairs(const Batch& batch, cuda::Stream stream) {
+  const auto end_in = [](const Chain& chain, const MessageCall::Order& order) {
+    for (const PairEnd& it : chain.ends) {
+      if (it.peer == order.peer && it.sends == order.sends) return it.end;
+    }
+    return std::shared_ptr<StreamEvent>();
+  };
+  if (!batch.on_stream() && orders_.empty()) return Status();
+  for (const MessageCall::Order& order : MessageCall::orders_of(batch.messages)) {
+    const std::shared_ptr<StreamEvent> end = end_in(*batch.chain, order);
+    if (batch.on_stream() && end != nullptr) {
+      WEIR_RETURN_IF_ERROR(end->wait(batch.function, stream));
+    }
+    const std::pair pair(order.peer, order.sends);
+    if (batch.graph == nullptr) {
+      const auto found = orders_.find(pair);
+      if (found == orders_.end()) continue;
+      WEIR_RETURN_IF_ERROR(found->second.wait(batch.function, stream));
+    } else if (end == nullptr) {
+      WEIR_RETURN_IF_ERROR(orders_[pair].enter_graph(parts_.memory->driver(), batch.function,
+                                                     stream, end_in(*chain_, order),
+                                                     &batch.chain->kept));
+    }
+  }
+  return Status();
+}
+
+Status DeviceMessages::end_pairs(const Batch& batch, cuda::Stream stream) {
+  if (orders_.empty()) return Status();
+  for (const MessageCall::Order& order : MessageCall::orders_of(batch.messages)) {
+    const auto found = orders_.find({order.peer, order.sends});
+    if (found == orders_.end()) continue;
+    WEIR_RETURN_IF_ERROR(batch.graph == nullptr
+                             ? found->second.record(batch.function, stream)
+                             : found->second.leave_graph(batch.function, stream));
   }
   return Status();
 }

@@ -18,8 +18,10 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/base/status.h"
@@ -29,6 +31,7 @@
 #include "core/comm/requests/request.h"
 #include "core/comm/requests/requests.h"
 #include "core/comm/state/comm_state.h"
+#include "core/comm/stream/graph_order.h"
 #include "core/comm/stream/message_call.h"
 #include "core/comm/stream/message_watch.h"
 #include "core/comm/stream/stream_event.h"
@@ -86,6 +89,7 @@ class DeviceMessages {
   struct Chain {
     WordsPool words;
     std::vector<PairEnd> ends;
+    GraphOrder::Kept kept;  // of one graph
   };
   // The messages of one kernel.
   struct Batch {
@@ -128,6 +132,10 @@ class DeviceMessages {
   Status make_call(Batch& batch);
   Status enqueue_kernel(Batch& batch);
   Status enqueue_end(Batch& batch);
+  // The stream of the kernel comes after earlier calls with the same peers, also those in graphs.
+  Status follow_pairs(const Batch& batch, cuda::Stream stream);
+  // What follows with these peers comes after the stream, as far as graphs are concerned.
+  Status end_pairs(const Batch& batch, cuda::Stream stream);
   void abandon(Batch& batch);
 
   void enqueued(Batch& batch, const Status& status);
@@ -148,6 +156,7 @@ class DeviceMessages {
   // Of the thread that enqueues.
   std::shared_ptr<Chain> chain_ = std::make_shared<Chain>();
   GraphChains<Chain> graphs_;
+  std::map<std::pair<Rank, bool>, GraphOrder> orders_;  // of pairs that have been in graphs
 };
 
 }  // namespace weir::comm

@@ -293,7 +293,7 @@ Status DeviceStreams::enqueue_in(const Request& request, const char* function, c
   }
   auto made = std::make_shared<CollectiveWatch>(watched, *call);
   made->keep(call->host_copies());
-  if (chain.has_end) WEIR_RETURN_IF_ERROR(chain.end.wait(driver, function, stream));
+  WEIR_RETURN_IF_ERROR(follow_chain(function, stream, chain, graph != nullptr));
   parts_.watches->watch(driver, made, graph);
   Status status;
   while (status.ok() && !call->done()) {
@@ -301,8 +301,7 @@ Status DeviceStreams::enqueue_in(const Request& request, const char* function, c
     if (call->begun()) made->note_begun();
   }
   if (status.ok()) {
-    status = StreamEvent::record(driver, function, stream, &chain.end);
-    chain.has_end = status.ok();
+    status = end_chain(function, stream, chain, graph != nullptr);
   } else if (!call->begun()) {
     parts_.watches->drop(made, graph);
   } else if (!call->abandon()) {
@@ -310,6 +309,23 @@ Status DeviceStreams::enqueue_in(const Request& request, const char* function, c
   }
   *watch = std::move(made);
   return status;
+}
+
+Status DeviceStreams::follow_chain(const char* function, cuda::Stream stream, Chain& chain,
+                                   bool in_graph) {
+  if (chain.end != nullptr) WEIR_RETURN_IF_ERROR(chain.end->wait(function, stream));
+  if (!in_graph) return order_.wait(function, stream);
+  if (chain.end != nullptr) return Status();
+  return order_.enter_graph(parts_.memory->driver(), function, stream,
+                            chain_ == nullptr ? nullptr : chain_->end, &chain.kept);
+}
+
+Status DeviceStreams::end_chain(const char* function, cuda::Stream stream, Chain& chain,
+                                bool in_graph) {
+  WEIR_RETURN_IF_ERROR(in_graph ? order_.leave_graph(function, stream)
+                                : order_.record(function, stream));
+  chain.end = std::make_shared<StreamEvent>();
+  return StreamEvent::record(parts_.memory->driver(), function, stream, chain.end.get());
 }
 
 bool DeviceStreams::poll() {

@@ -28,6 +28,7 @@
 #include "core/comm/requests/requests.h"
 #include "core/comm/state/comm_state.h"
 #include "core/comm/stream/capture.h"
+#include "core/comm/stream/graph_order.h"
 #include "core/comm/stream/stream_event.h"
 #include "core/comm/stream/stream_setup.h"
 
@@ -88,8 +89,8 @@ class DeviceStreams {
     std::shared_ptr<Staging> words;
     std::shared_ptr<Staging> pinned;
     uint32_t number_latest = 0;
-    StreamEvent end;  // of the latest call
-    bool has_end = false;
+    std::shared_ptr<StreamEvent> end;  // of the latest call
+    GraphOrder::Kept kept;             // of one graph
   };
   Request* next_pending(const std::function<bool(const CallGroup&)>& comes_after) const;
   // Without the lock, one thread at a time.
@@ -103,6 +104,10 @@ class DeviceStreams {
   Status enqueue_in(const Request& request, const char* function, cuda::Stream stream, Chain& chain,
                     const std::shared_ptr<GraphWatches>& graph,
                     std::shared_ptr<StreamWatch>* watch);
+  // The stream of a call comes after the chain, and after what graphs hold of it.
+  Status follow_chain(const char* function, cuda::Stream stream, Chain& chain, bool in_graph);
+  // What follows comes after the call.
+  Status end_chain(const char* function, cuda::Stream stream, Chain& chain, bool in_graph);
   void take_out(Request* before, Request& request);
 
   CommState& state_;
@@ -120,6 +125,7 @@ class DeviceStreams {
   std::set<std::string> explained_;
   std::shared_ptr<Chain> chain_;
   GraphChains<Chain> graphs_;
+  GraphOrder order_;
 
   // In the order of the calls, linked by Request::next.
   Request* first_ = nullptr;

@@ -42,34 +42,53 @@ void destroy_left(const cuda::Driver& driver) {
 
 }  // namespace
 
-Status StreamEvent::record(const cuda::Driver& driver, const char* function, cuda::Stream stream,
-                           StreamEvent* event) {
+Status StreamEvent::make(const cuda::Driver& driver, const char* function, StreamEvent* event) {
   StreamEvent made;
   made.driver_ = &driver;
-  {
-    const cuda::RelaxedCapture relaxed(driver);
-    destroy_left(driver);
-    const cuda::Result result = driver.cuEventCreate(&made.event_, cuda::kEventDisableTiming);
-    if (result != cuda::kSuccess) return cuda_failed(driver, function, "cuEventCreate", result);
-  }
+  const cuda::RelaxedCapture relaxed(driver);
+  destroy_left(driver);
+  const cuda::Result result = driver.cuEventCreate(&made.event_, cuda::kEventDisableTiming);
+  if (result != cuda::kSuccess) return cuda_failed(driver, function, "cuEventCreate", result);
   *event = std::move(made);
-  const cuda::Result result = driver.cuEventRecord(event->get(), stream);
-  if (result != cuda::kSuccess) return cuda_failed(driver, function, "cuEventRecord", result);
   return {};
 }
 
-Status StreamEvent::wait(const cuda::Driver& driver, const char* function,
-                         cuda::Stream stream) const {
-  const cuda::Result result = driver.cuStreamWaitEvent(stream, event_, 0);
-  if (result != cuda::kSuccess) return cuda_failed(driver, function, "cuStreamWaitEvent", result);
+Status StreamEvent::record(const cuda::Driver& driver, const char* function, cuda::Stream stream,
+                           StreamEvent* event) {
+  WEIR_RETURN_IF_ERROR(make(driver, function, event));
+  return event->record_again(function, stream);
+}
+
+Status StreamEvent::record_again(const char* function, cuda::Stream stream) const {
+  const cuda::Result result = driver_->cuEventRecord(event_, stream);
+  if (result != cuda::kSuccess) return cuda_failed(*driver_, function, "cuEventRecord", result);
   return {};
+}
+
+Status StreamEvent::wait(const char* function, cuda::Stream stream) const {
+  const cuda::Result result = driver_->cuStreamWaitEvent(stream, event_, 0);
+  if (result != cuda::kSuccess) return cuda_failed(*driver_, function, "cuStreamWaitEvent", result);
+  return {};
+}
+
+Status StreamEvent::wait_at_launch(const char* function, cuda::Stream stream) const {
+  const cuda::Result result = driver_->cuStreamWaitEvent(stream, event_, cuda::kEventWaitExternal);
+  if (result != cuda::kSuccess) return cuda_failed(*driver_, function, "cuStreamWaitEvent", result);
+  return {};
+}
+
+Status StreamEvent::record_at_launch(const char* function, cuda::Stream stream) const {
+  const cuda::Result result =
+      driver_->cuEventRecordWithFlags(event_, stream, cuda::kEventRecordExternal);
+  if (result == cuda::kSuccess) return {};
+  return cuda_failed(*driver_, function, "cuEventRecordWithFlags", result);
 }
 
 Status StreamEvent::follow(const cuda::Driver& driver, const char* function, cuda::Stream later,
                            cuda::Stream earlier) {
   StreamEvent reached;
   WEIR_RETURN_IF_ERROR(record(driver, function, earlier, &reached));
-  return reached.wait(driver, function, later);
+  return reached.wait(function, later);
 }
 
 void StreamEvent::reset() {

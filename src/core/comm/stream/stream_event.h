@@ -27,11 +27,20 @@ class StreamEvent {
   }
   cuda::Event get() const { return event_; }
 
-  // All that the stream has been given so far; in its context. `function`: of the program's call, for texts.
+  // All that the stream has been given so far; in its context. `function`: of the program's call,
+  // for texts.
   static Status record(const cuda::Driver& driver, const char* function, cuda::Stream stream,
                        StreamEvent* event);
+  // One that is not recorded yet, for which nothing waits.
+  static Status make(const cuda::Driver& driver, const char* function, StreamEvent* event);
+  // Of one that was made: what the stream has been given by now, instead of what it was.
+  Status record_again(const char* function, cuda::Stream stream) const;
   // The stream waits for it.
-  Status wait(const cuda::Driver& driver, const char* function, cuda::Stream stream) const;
+  Status wait(const char* function, cuda::Stream stream) const;
+  // The same in a stream that is captured, for an event outside of the capture: at each launch the
+  // graph waits for what was recorded last by then, and each launch is a record.
+  Status wait_at_launch(const char* function, cuda::Stream stream) const;
+  Status record_at_launch(const char* function, cuda::Stream stream) const;
   // What `later` is given from now on comes after all that `earlier` has been given so far.
   static Status follow(const cuda::Driver& driver, const char* function, cuda::Stream later,
                        cuda::Stream earlier);
