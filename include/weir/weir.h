@@ -291,10 +291,9 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_register(weir_comm_t comm, void* mem
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_register_symmetric(weir_comm_t comm, void* memory,
                                                                size_t bytes, weir_window_t* window);
 
-/* Ends a registration; waits for no rank, but may for the device. Each rank calls it once its
- * operations on the memory are complete and its graphs of them destroyed, between the same
- * collectives as the others, and all ranks before one frees the memory. NULL is accepted. A window
- * that was deregistered is WEIR_ERROR_INVALID_ARGUMENT. */
+/* Ends a registration; a second call is refused. Waits for no rank, but may for the device. Each
+ * rank calls it when its operations on the memory are complete and its graphs of them destroyed,
+ * between the same collectives as the others, and all before one frees it. NULL is accepted. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_deregister(weir_comm_t comm, weir_window_t window);
 
 /*

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Collectives of the C API that go directly between devices, without NCCL, on the strict libcuda of
 // tests/nccl: between threads, with and without a stream, and in graphs.
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
 #include "devices/streams_cases.h"
 
 namespace weir::test {
@@ -177,6 +182,105 @@ TEST(DeviceStreams, CommunicatorsOfAGroupOnOneStreamMayComeInAnyOrder) {
       }
     }
     for (weir_comm_t const it : comms) EXPECT_WEIR(it, weir_comm_destroy(it));
+  });
+}
+
+// Two communicators in a group on one stream, with streams of the library's own.
+class TwoInAGroup {
+ public:
+  TwoInAGroup(weir_comm_t comm, int n, int rank) : n_(n), rank_(rank) {
+    for (weir_comm_t& it : comms_) {
+      EXPECT_WEIR(comm, weir_comm_split(comm, 0, rank, nullptr, &it));
+      EXPECT_WEIR(it, weir_comm_set_timeout(it, 10'000));
+    }
+  }
+  ~TwoInAGroup() {
+    for (weir_comm_t const it : comms_) EXPECT_WEIR(it, weir_comm_destroy(it));
+  }
+  TwoInAGroup(const TwoInAGroup&) = delete;
+  TwoInAGroup& operator=(const TwoInAGroup&) = delete;
+
+  // Each in its half of `data`, which all ranks of that communicator then have alike.
+  void call(const Stream& stream, const DeviceArray<int>& data) {
+    {
+      const std::lock_guard lock(lock_);  // a communicator has one stream at a time
+      EXPECT_EQ(weir_group_start(), WEIR_OK);
+      for (int i = 0; i < 2; ++i) {
+        const int which = (i + rank_) % 2;
+        weir_comm_t const it = comms_[which];
+        int* const half = data.data() + which * kHalf;
+        EXPECT_WEIR(it, weir_comm_set_stream(it, stream.get()));
+        EXPECT_WEIR(it, weir_all_reduce(it, half, half, kHalf, WEIR_INT32, WEIR_MAX, nullptr));
+      }
+    }
+    EXPECT_EQ(weir_group_end(), WEIR_OK) << weir_last_error(nullptr);
+  }
+  DeviceArray<int> data() const { return DeviceArray<int>(std::vector<int>(2 * kHalf, rank_)); }
+  void expect_all(const DeviceArray<int>& data) const {
+    EXPECT_EQ(data.get(), std::vector<int>(2 * kHalf, n_ - 1));
+  }
+
+ private:
+  static constexpr int kHalf = 5000;
+  const int n_;
+  const int rank_;
+  weir_comm_t comms_[2] = {};
+  std::mutex lock_;
+};
+
+// A stream that was forked from a captured one stays in the capture until this ends.
+TEST(DeviceStreams, AGroupBesideACaptureIsNotPartOfIt) {
+  if (queue_count() < 8) GTEST_SKIP() << "one hardware queue keeps the order of the calls";
+  run_threads_on_devices(2, [](weir_comm_t comm, int n, int rank) {
+    TwoInAGroup two(comm, n, rank);
+    const Stream captured;
+    const Stream plain;
+    const DeviceArray<int> in_graph = two.data();
+    const DeviceArray<int> again = two.data();
+    const DeviceArray<int> beside = two.data();
+    const Graph graph(captured, [&] {
+      two.call(captured, in_graph);
+      two.call(plain, beside);
+      plain.synchronize();
+      two.call(captured, again);
+    });
+    two.expect_all(beside);
+    EXPECT_EQ(in_graph.get(), two.data().get());
+    graph.launch(captured);
+    captured.synchronize();
+    two.expect_all(in_graph);
+    two.expect_all(again);
+  });
+}
+
+TEST(DeviceStreams, ThreadsMayEndGroupsOfTheSameCommunicatorsWhileOneCaptures) {
+  if (queue_count() < 8) GTEST_SKIP() << "one hardware queue keeps the order of the calls";
+  run_threads_on_devices(2, [](weir_comm_t comm, int n, int rank) {
+    constexpr int kRounds = 30;
+    TwoInAGroup two(comm, n, rank);
+    const Stream captured;
+    const Stream plain;
+    std::vector<DeviceArray<int>> in_graphs;
+    std::vector<std::unique_ptr<Graph>> graphs;
+    for (int i = 0; i < kRounds; ++i) in_graphs.push_back(two.data());
+    std::thread capturing([&] {
+      use_device(rank);
+      for (const DeviceArray<int>& it : in_graphs) {
+        graphs.push_back(std::make_unique<Graph>(captured, [&] { two.call(captured, it); }));
+      }
+    });
+    for (int i = 0; i < kRounds; ++i) {
+      const DeviceArray<int> beside = two.data();
+      two.call(plain, beside);
+      plain.synchronize();
+      two.expect_all(beside);
+    }
+    capturing.join();
+    for (int i = 0; i < kRounds; ++i) {
+      graphs[static_cast<size_t>(i)]->launch(captured);
+      captured.synchronize();
+      two.expect_all(in_graphs[static_cast<size_t>(i)]);
+    }
   });
 }
 

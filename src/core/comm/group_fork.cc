@@ -2,6 +2,7 @@
 #include "core/comm/group_fork.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/comm/communicator.h"
 #include "core/comm/stream/stream_event.h"
@@ -39,18 +40,20 @@ bool GroupFork::is_shared(const Branch& branch) const {
 }
 
 // Where CUDA refuses it, the call itself tells.
-void GroupFork::fork(Branch& branch, size_t index) {
+void GroupFork::fork(Branch& branch) {
   const StreamParts& parts = branch.parts;
   const cuda::Driver& driver = parts.memory->driver();
   const bool names_one = !cuda::is_default_stream(branch.of_caller);
   const cuda::ContextScope scope(driver, names_one ? branch.of_caller : nullptr,
                                  parts.memory->context());
-  cuda::Stream own = nullptr;
-  if (!parts.memory->own_stream(kFunction, StreamMemory::OwnStream::kForked, &own, index).ok() ||
-      !StreamEvent::follow(driver, kFunction, own, branch.of_caller).ok()) {
+  Capture capture;
+  StreamLease own;
+  if (!capture_of(driver, kFunction, branch.of_caller, &capture).ok() ||
+      !parts.memory->fork_stream(kFunction, capture, &own).ok() ||
+      !StreamEvent::follow(driver, kFunction, *own, branch.of_caller).ok()) {
     return;
   }
-  branch.own = own;
+  branch.own = std::move(own);
 }
 
 void GroupFork::begin(const std::vector<Request*>& requests) {
@@ -59,16 +62,15 @@ void GroupFork::begin(const std::vector<Request*>& requests) {
     const StreamParts parts = it->comm->stream_parts();
     if (parts.memory != nullptr) branch_of(*it, parts);
   }
-  size_t index = 0;
   for (Branch& it : branches_) {
-    if (is_shared(it)) fork(it, index++);
+    if (is_shared(it)) fork(it);
   }
   std::erase_if(branches_, [](const Branch& it) { return it.own == nullptr; });
   for (const Request* it : requests) {
     if (!is_on_callers_stream(*it)) continue;
     for (const Branch& branch : branches_) {
       if (branch.comm != it->comm || branch.of_caller != it->device->stream) continue;
-      it->device->stream = branch.own;
+      it->device->stream = *branch.own;
       break;
     }
   }
@@ -78,9 +80,9 @@ Status GroupFork::end() {
   Status first;
   for (const Branch& it : branches_) {
     const cuda::Driver& driver = it.parts.memory->driver();
-    const cuda::ContextScope scope(driver, it.own, it.parts.memory->context());
+    const cuda::ContextScope scope(driver, *it.own, it.parts.memory->context());
     const Status status =
-        it.parts.explain_loss(StreamEvent::follow(driver, kFunction, it.of_caller, it.own));
+        it.parts.explain_loss(StreamEvent::follow(driver, kFunction, it.of_caller, *it.own));
     if (status.ok()) continue;
     it.parts.owner->give_up(status, {});
     if (first.ok()) first = status;

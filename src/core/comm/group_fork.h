@@ -30,12 +30,12 @@ class GroupFork {
     Communicator* comm = nullptr;
     StreamParts parts;
     cuda::Stream of_caller = nullptr;
-    cuda::Stream own = nullptr;  // nullptr: the caller's serves
+    StreamLease own = nullptr;  // the caller's serves
   };
 
   Branch& branch_of(const Request& request, const StreamParts& parts);
   bool is_shared(const Branch& branch) const;
-  void fork(Branch& branch, size_t index);
+  void fork(Branch& branch);
 
   std::vector<Branch> branches_;
 };

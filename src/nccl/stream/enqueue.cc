@@ -102,7 +102,7 @@ struct StreamedMessages {
   std::unique_ptr<comm::MessageCall> call;
   std::shared_ptr<comm::MessageWatch> watch;
   cuda::Stream stream = nullptr;  // the leading one, or one that is forked from it
-  bool forked = false;
+  comm::StreamLease forked;       // empty: it is not
 };
 
 // The operations of one communicator.
@@ -117,7 +117,7 @@ struct Part {
   std::vector<StreamedCall> streamed;
   size_t next_streamed = 0;
   cuda::Stream stream = nullptr;  // of those; the leading one, or one that is forked from it
-  bool forked = false;
+  comm::StreamLease forked;       // empty: it is not
   StreamedMessages messages;
   bool begun = false;
 
@@ -247,12 +247,12 @@ Outcome prepare_collectives(const Driver& driver, const Batch& batch,
   if (operations.empty()) return {};
   TaskChain& chain = part.chain();
   const std::shared_ptr<comm::StreamMemory>& memory = part.comm->devices().stream_memory();
-  part.forked = !leads(batch, part);
   part.stream = batch.streams[0];
-  if (part.forked) {
-    Outcome outcome = outcome_of(memory->own_stream(
-        operations[0].function, comm::StreamMemory::OwnStream::kCollectives, &part.stream));
+  if (!leads(batch, part)) {
+    Outcome outcome =
+        outcome_of(memory->fork_stream(operations[0].function, batch.capture, &part.forked));
     if (!outcome.ok()) return outcome;
+    part.stream = *part.forked;
   }
   comm::WatchedCall watched = watched_call(part, batch, {chain.words, TaskChain::kCollectives});
   uint64_t rooted_number = memory->rooted_call_count();
@@ -295,11 +295,11 @@ Outcome prepare_messages(const Driver& driver, const Batch& batch,
   const std::shared_ptr<comm::StreamMemory>& memory = part.comm->devices().stream_memory();
   StreamedMessages made;
   made.stream = batch.streams[0];
-  made.forked = !part.streamed.empty() || !leads(batch, part);
-  if (made.forked) {
-    Outcome outcome = outcome_of(memory->own_stream(
-        operations[0].function, comm::StreamMemory::OwnStream::kMessages, &made.stream));
+  if (!part.streamed.empty() || !leads(batch, part)) {
+    Outcome outcome =
+        outcome_of(memory->fork_stream(operations[0].function, batch.capture, &made.forked));
     if (!outcome.ok()) return outcome;
+    made.stream = *made.forked;
   }
   comm::WatchedCall watched = watched_call(part, batch, {chain.words, TaskChain::kMessages});
   if (++chain.last_message == 0) ++chain.last_message;
@@ -505,13 +505,13 @@ Outcome enqueue_streamed(Batch& batch, bool* any) {
 // Before the first of what is work of a stream alone, or after the last.
 Outcome fork_or_join(const Driver& driver, const Batch& batch, bool forks) {
   const cuda::Stream lead = batch.streams[0];
-  const auto one = [&](bool forked, cuda::Stream stream) {
-    if (!forked) return Outcome();
-    return forks ? follow(driver, batch, stream, lead) : follow(driver, batch, lead, stream);
+  const auto one = [&](const comm::StreamLease& forked) {
+    if (forked == nullptr) return Outcome();
+    return forks ? follow(driver, batch, *forked, lead) : follow(driver, batch, lead, *forked);
   };
   for (const Part& part : batch.parts) {
-    Outcome outcome = one(part.forked, part.stream);
-    if (outcome.ok()) outcome = one(part.messages.forked, part.messages.stream);
+    Outcome outcome = one(part.forked);
+    if (outcome.ok()) outcome = one(part.messages.forked);
     if (!outcome.ok()) return outcome;
   }
   return {};

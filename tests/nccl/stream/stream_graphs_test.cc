@@ -309,6 +309,46 @@ TEST_F(NcclGraphs, GraphsThatAreGoneLeaveNoEvents) {
   expect_few(most);
 }
 
+// Streams of the library's own that were forked from a captured one stay in the capture until this
+// ends.
+TEST_F(NcclGraphs, AGroupBesideACaptureIsNotPartOfIt) {
+  WEIR_NEEDS_QUEUES(16);
+  run_device_threads(2, [](int rank, ncclComm_t comm) {
+    const Stream captured;
+    const Stream plain;
+    ncclComm_t comms[2] = {comm, nullptr};
+    ASSERT_NCCL(ncclCommSplit(comm, 0, rank, &comms[1], nullptr));
+    const Array from(MemoryKind::kDevice, 3000);
+    const Array in_graph(MemoryKind::kDevice, 6000);
+    const Array beside(MemoryKind::kDevice, 6000);
+    from.set(std::vector<int>(3000, rank + 1));
+    in_graph.set(std::vector<int>(6000, kUntouched));
+    const auto call = [&](const Stream& stream, const Array& to) {
+      EXPECT_NCCL(ncclGroupStart());
+      for (size_t i = 0; i < 2; ++i) {
+        EXPECT_NCCL(ncclAllReduce(from.data(), to.data() + 3000 * i, 3000, ncclInt, ncclSum,
+                                  comms[i], stream.nccl()));
+      }
+      EXPECT_NCCL(ncclGroupEnd());
+    };
+    {
+      const Graph graph(captured, [&] {
+        call(captured, in_graph);
+        call(plain, beside);
+        plain.synchronize();
+        call(captured, in_graph);
+      });
+      ASSERT_EQ(graph.result(), cuda::kSuccess);
+      EXPECT_EQ(beside.get(), std::vector<int>(6000, 3));
+      EXPECT_EQ(in_graph.get()[0], kUntouched);
+      graph.launch(captured);
+      captured.synchronize();
+      EXPECT_EQ(in_graph.get(), std::vector<int>(6000, 3));
+    }
+    EXPECT_NCCL(ncclCommDestroy(comms[1]));
+  });
+}
+
 TEST_F(NcclGraphs, AGroupOfCapturedAndOtherStreamsIsRefused) {
   const StreamRanks ranks(1);
   const Stream other;

@@ -243,7 +243,7 @@ Status DeviceMessages::enqueue(Batch& batch) {
 // The streams of a group are captured into one graph, or none is.
 Status DeviceMessages::find_chain(Batch& batch) {
   const cuda::Driver& driver = parts_.memory->driver();
-  Capture capture;
+  Capture& capture = batch.capture;
   for (size_t i = 0; i < batch.streams.size(); ++i) {
     Capture it;
     WEIR_RETURN_IF_ERROR(parts_.find_capture(batch.function, batch.streams[i], &it));
@@ -261,15 +261,16 @@ Status DeviceMessages::find_chain(Batch& batch) {
 }
 
 Status DeviceMessages::choose_stream(Batch& batch) {
-  using OwnStream = StreamMemory::OwnStream;
   StreamMemory& memory = *parts_.memory;
   if (!batch.on_stream()) {
-    return memory.own_stream(batch.function, OwnStream::kSingleMessages, &batch.kernel_stream,
-                             batch.own_stream);
+    return memory.own_stream(batch.function, StreamMemory::OwnStream::kMessages,
+                             &batch.kernel_stream, batch.own_stream);
   }
   batch.kernel_stream = batch.streams[0];
   if (!batch.is_forked) return Status();
-  return memory.own_stream(batch.function, OwnStream::kMessages, &batch.kernel_stream);
+  WEIR_RETURN_IF_ERROR(memory.fork_stream(batch.function, batch.capture, &batch.forked_to));
+  batch.kernel_stream = *batch.forked_to;
+  return Status();
 }
 
 Status DeviceMessages::make_call(Batch& batch) {
@@ -337,6 +338,7 @@ Status DeviceMessages::enqueue_end(Batch& batch) {
   for (size_t i = batch.is_forked ? 0 : 1; i < batch.streams.size(); ++i) {
     WEIR_RETURN_IF_ERROR(end->wait(batch.function, batch.streams[i]));
   }
+  batch.forked_to.reset();
   std::vector<PairEnd>& ends = batch.chain->ends;
   for (const MessageCall::Order& order : MessageCall::orders_of(batch.messages)) {
     std::erase_if(

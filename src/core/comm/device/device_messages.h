@@ -105,6 +105,8 @@ class DeviceMessages {
     StreamWords words;
     size_t own_stream = 0;  // without a stream of the caller's: the number of the library's
     cuda::Stream kernel_stream = nullptr;
+    Capture capture;        // of the caller's
+    StreamLease forked_to;  // until its end is enqueued
     bool is_forked = false;
     bool is_being_enqueued = true;
     bool is_open = false;       // its end is not enqueued yet

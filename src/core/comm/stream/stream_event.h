@@ -27,8 +27,7 @@ class StreamEvent {
   }
   cuda::Event get() const { return event_; }
 
-  // All that the stream has been given so far; in its context. `function`: of the program's call,
-  // for texts.
+  // All that the stream has been given so far. `function`: of the program's call, for texts.
   static Status record(const cuda::Driver& driver, const char* function, cuda::Stream stream,
                        StreamEvent* event);
   // One that is not recorded yet, for which nothing waits.

@@ -161,10 +161,39 @@ Status StreamMemory::own_stream(const char* function, OwnStream which, cuda::Str
     *stream = own.stream;
     return {};
   }
+  WEIR_RETURN_IF_ERROR(make_own_stream(function, {context, which, index, nullptr, {}}));
+  *stream = own_streams_.back().stream;
+  return {};
+}
+
+Status StreamMemory::fork_stream(const char* function, const Capture& capture, StreamLease* lease) {
+  cuda::Context context = nullptr;
+  (void)driver_.cuCtxGetCurrent(&context);
+  const auto fits = [&](const Own& own) {
+    if (own.context != context || own.which != OwnStream::kForked || !own.lease.expired()) {
+      return false;
+    }
+    Capture its;
+    if (!capture_of(driver_, function, own.stream, &its).ok()) return false;
+    return !its.active || (capture.active && its.number == capture.number);
+  };
+  std::lock_guard lock(lock_);
+  auto found = std::find_if(own_streams_.begin(), own_streams_.end(), fits);
+  if (found == own_streams_.end()) {
+    WEIR_RETURN_IF_ERROR(make_own_stream(function, {context, OwnStream::kForked, 0, nullptr, {}}));
+    found = own_streams_.end() - 1;
+  }
+  *lease = std::make_shared<const cuda::Stream>(found->stream);
+  found->lease = *lease;
+  return {};
+}
+
+Status StreamMemory::make_own_stream(const char* function, const Own& own) {
   const cuda::RelaxedCapture relaxed(driver_);
-  const cuda::Result result = driver_.cuStreamCreate(stream, cuda::kStreamNonBlocking);
+  Own made = own;
+  const cuda::Result result = driver_.cuStreamCreate(&made.stream, cuda::kStreamNonBlocking);
   if (result != cuda::kSuccess) return cuda_failed(driver_, function, "cuStreamCreate", result);
-  own_streams_.push_back({context, which, index, *stream});
+  own_streams_.push_back(made);
   return {};
 }
 

@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "core/comm/stream/capture.h"
 #include "core/comm/stream/context_check.h"
 #include "core/comm/stream/device_kernels.h"
 #include "core/comm/stream/device_window.h"
@@ -28,6 +29,9 @@
 #include "cuda/kernels/message_arguments.h"
 
 namespace weir::comm {
+
+// Of a stream of the library's own, by the thread that enqueues.
+using StreamLease = std::shared_ptr<const cuda::Stream>;
 
 class StreamMemory {
  public:
@@ -74,10 +78,14 @@ class StreamMemory {
   // Why a stream of the context that is current does not reach all ranks' memory; "": it does.
   std::string why_context_is_too_far() const;
 
-  // Streams of the library's own in the current context, for calls without one and for those that
-  // must not share one; made at the first call. `index`: of several of a kind.
-  enum class OwnStream : uint8_t { kCollectives, kMessages, kSingleMessages, kForked };
+  // Streams of the library's own in the current context, for calls without one; made at the first
+  // call. `index`: of several of a kind.
+  enum class OwnStream : uint8_t { kCollectives, kMessages, kForked };
   Status own_stream(const char* function, OwnStream which, cuda::Stream* stream, size_t index = 0);
+  // One for work that is forked from a stream in this capture, or in none, and joins it again while
+  // the lease lives: nothing else is forked to it meanwhile. It is in no other capture; a stream
+  // stays in one until that ends.
+  Status fork_stream(const char* function, const Capture& capture, StreamLease* lease);
 
   // Windows of the program's, which collectives use from now on, and no more (window_setup.h).
   // `next_window`: its number, the same on all ranks.
@@ -158,7 +166,10 @@ class StreamMemory {
     OwnStream which;
     size_t index;
     cuda::Stream stream;
+    std::weak_ptr<const cuda::Stream> lease;  // of kForked
   };
+  // With the lock.
+  Status make_own_stream(const char* function, const Own& own);
   std::vector<Own> own_streams_;
   uint64_t window_count_ = 0;
   std::vector<std::shared_ptr<const DeviceWindow>> windows_;
