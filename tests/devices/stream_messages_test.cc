@@ -3,7 +3,9 @@
 #include <time.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <thread>
 
 #include "devices/stream_messages_cases.h"
@@ -182,6 +184,37 @@ TEST(StreamMessages, WhoseEndsLieInDifferentKindsOfMemoryAreNamed) {
       });
     }
   }
+}
+
+// Without a stream; the receiver comes later, and the first message stands before all others.
+double cost_of_a_send(size_t count) {
+  double us = 0;
+  std::atomic<bool> called{false};
+  messages_between_threads(2, [&](weir_comm_t comm, int, int rank) {
+    const DeviceArray<int> data(rank == 0 ? numbers(count, 1) : std::vector<int>(count, 0));
+    std::vector<weir_request_t> requests(count);
+    while (rank == 1 && !called) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const double begin = thread_seconds();
+    for (size_t i = 0; i < count; ++i) {
+      EXPECT_WEIR(comm, rank == 0
+                            ? weir_send(comm, data.data() + i, 1, WEIR_INT32, 1, &requests[i])
+                            : weir_recv(comm, data.data() + i, 1, WEIR_INT32, 0, &requests[i]));
+    }
+    if (rank == 0) {
+      us = 1e6 * (thread_seconds() - begin) / static_cast<double>(count);
+      called = true;
+    }
+    for (weir_request_t& it : requests) EXPECT_WEIR(comm, weir_wait(&it));
+    EXPECT_EQ(data.get(), numbers(count, 1));
+  });
+  return us;
+}
+
+TEST(StreamMessages, ACallCostsTheSameHoweverManyAreInFlight) {
+  const double few = cost_of_a_send(200);
+  const double many = cost_of_a_send(4000);
+  std::printf("a send costs %.2f us of 200 in flight, %.2f us of 4000\n", few, many);
+  EXPECT_LT(many, 5 * few);
 }
 
 }  // namespace

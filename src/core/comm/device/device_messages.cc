@@ -50,6 +50,33 @@ size_t DeviceMessages::pair_of(const Request& request) const {
   return 2 * size_t{request.peer} + (sends(request) ? 1 : 0);
 }
 
+size_t DeviceMessages::count_unfinished() const {
+  size_t count = 0;
+  for (const auto& batch : batches_) {
+    if (batch->is_being_enqueued || !batch->by_counters) {
+      ++count;
+      continue;
+    }
+    for (const size_t last : batch->lasts) {
+      const MessageEnd& end = batch->watch->ends()[last];
+      if (!end.has_come() || !end.is_left()) ++count;
+    }
+  }
+  return count;
+}
+
+void DeviceMessages::add_pending(Request& request) {
+  pending_.push_back(&request);
+  single_pending_.resize(2 * size_t{state_.rank_count()});
+  ++(is_single(request) ? single_pending_[pair_of(request)] : other_pending_);
+}
+
+void DeviceMessages::clear_pending() {
+  pending_.clear();
+  std::fill(single_pending_.begin(), single_pending_.end(), 0);
+  other_pending_ = 0;
+}
+
 DeviceMessages::Holds DeviceMessages::look_at_batches() const {
   Holds holds;
   holds.pairs.resize(2 * size_t{state_.rank_count()});
@@ -104,6 +131,7 @@ std::vector<bool> DeviceMessages::find_held() const {
 }
 
 DeviceMessages::Batch* DeviceMessages::take_batch(const IsPending& collectives) {
+  seen_unfinished_ = count_unfinished();
   const std::vector<bool> held = find_held();
   const auto first = std::find(held.begin(), held.end(), false);
   if (first == held.end()) return nullptr;
@@ -128,7 +156,8 @@ DeviceMessages::Batch* DeviceMessages::take_batch(const IsPending& collectives) 
       streams.push_back(call.stream);
     }
   }
-  pending_ = std::move(rest);
+  clear_pending();
+  for (Request* it : rest) add_pending(*it);
   batch->function = sends(leading) ? "weir_send" : "weir_recv";
   batch->is_forked = batch->group != nullptr && collectives(*batch->group);
   if (!on_stream) {
@@ -151,14 +180,18 @@ void DeviceMessages::become_ready(const StreamParts& parts) {
 
 void DeviceMessages::start(Request& request) {
   request.started = true;
-  pending_.push_back(&request);
+  add_pending(request);
   ++count_;
-  if (parts_.memory != nullptr) has_pending_.store(true, std::memory_order_release);
+  // One behind another, which cannot be enqueued yet, cannot either.
+  const bool is_behind = is_single(request) && single_pending_[pair_of(request)] > 1;
+  if (parts_.memory != nullptr && !is_behind) has_pending_.store(true, std::memory_order_release);
 }
 
 std::vector<Request*> DeviceMessages::take_pending() {
   count_ -= pending_.size();
-  return std::exchange(pending_, {});
+  std::vector<Request*> taken = pending_;
+  clear_pending();
+  return taken;
 }
 
 bool DeviceMessages::has_pending_of(const CallGroup& group) const {
@@ -293,6 +326,9 @@ Status DeviceMessages::make_call(Batch& batch) {
   if (batch.graph != nullptr) batch.call->repeats();
   batch.by_counters = !batch.on_stream() && !batch.call->copies_after();
   if (batch.by_counters) batch.watch->end_by_counters();
+  for (const MessageCall::Order& order : MessageCall::orders_of(batch.messages)) {
+    batch.lasts.push_back(order.messages.back());
+  }
   return Status();
 }
 
@@ -452,7 +488,8 @@ bool DeviceMessages::poll() {
     remove(batch);
     moved = true;
   }
-  if (!pending_.empty() && parts_.memory != nullptr) {
+  const bool may_go = other_pending_ > 0 || count_unfinished() != seen_unfinished_;
+  if (!pending_.empty() && parts_.memory != nullptr && may_go) {
     has_pending_.store(true, std::memory_order_release);
   }
   return moved;
@@ -461,7 +498,7 @@ bool DeviceMessages::poll() {
 bool DeviceMessages::fail_all(const Status& status, bool at_once) {
   if (parts_.memory != nullptr) parts_.memory->spoil();
   for (Request*& request : pending_) complete_one(request, status);
-  pending_.clear();
+  clear_pending();
   for (size_t i = 0; i < batches_.size();) {
     Batch& batch = *batches_[i];
     const bool ended =

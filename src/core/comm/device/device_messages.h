@@ -98,6 +98,7 @@ class DeviceMessages {
     std::shared_ptr<const CallGroup> group;
     std::vector<cuda::Stream> streams;  // of the caller; the first one leads. Empty: none
     std::unique_ptr<MessageCall> call;
+    std::vector<size_t> lasts;  // of each pair and direction, once it is enqueued
     std::shared_ptr<MessageWatch> watch;
     std::shared_ptr<GraphWatches> graph;
     std::shared_ptr<Chain> chain;
@@ -123,6 +124,15 @@ class DeviceMessages {
   // What keeps pending messages from being enqueued, by pair and direction.
   struct Holds;
   size_t pair_of(const Request& request) const;
+  // Held by batches and earlier messages of its pair alone.
+  static bool is_single(const Request& request) {
+    return !request.device->on_stream && request.device->group == nullptr;
+  }
+  void add_pending(Request& request);
+  void clear_pending();
+  // Of batches, by pair and direction. While it is the same, no single message can be enqueued that
+  // could not before.
+  size_t count_unfinished() const;
   Holds look_at_batches() const;
   std::vector<bool> find_held() const;
   Batch* take_batch(const IsPending& collectives);
@@ -150,7 +160,10 @@ class DeviceMessages {
   StreamParts parts_;  // once it is ready
   std::atomic<bool> has_pending_{false};
 
-  std::vector<Request*> pending_;  // in the order of the calls
+  std::vector<Request*> pending_;       // in the order of the calls
+  std::vector<size_t> single_pending_;  // of these, by pair and direction
+  size_t other_pending_ = 0;            // the rest of them
+  size_t seen_unfinished_ = 0;          // at the latest look
   std::vector<std::unique_ptr<Batch>> batches_;
   size_t count_ = 0;                     // of the messages that are not complete
   std::vector<bool> own_streams_;        // whether a batch uses it
