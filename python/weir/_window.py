@@ -54,7 +54,7 @@ class Window:
     def __init__(
         self, tensor: torch.Tensor, signals: int = 0, group: dist.ProcessGroup | None = None
     ) -> None:
-        from . import _backend_of
+        from ._api import _backend_of
 
         memory = _memory(tensor, "Window")
         self._tensor = tensor

@@ -33,7 +33,7 @@ def of_rank(rank, size, path, backend="gloo"):
     dist.all_reduce(tensor)
     assert (tensor == size).all()
     weir = sys.modules.get("weir")
-    served = weir is not None and weir.operation_counts()["ALLREDUCE"].calls == 1
+    served = weir is not None and weir.operation_counts() == {"ALLREDUCE": (1, 12)}
     assert dist.get_backend() == "gloo"
     os.write(1, b"WEIR\\n" if served else b"GLOO\\n")
     dist.destroy_process_group()
@@ -135,7 +135,7 @@ for number, name in enumerate(("cpu:gloo", "cpu:weir")):
     dist.all_reduce(tensor)
     assert (tensor == 2).all()
     dist.destroy_process_group()
-assert weir.operation_counts()["ALLREDUCE"].calls == 2
+assert weir.operation_counts() == {"ALLREDUCE": (2, 24)}
 os.write(1, b"WEIR\\n")
 """
     imports = "import os, sys\nimport torch, torch.distributed as dist"
@@ -190,6 +190,21 @@ def test_torchrun(folder):
     expect_served(run([*RUN, torchrun, *options], RANK=None, WORLD_SIZE=None), 2)
 
 
+def test_only_the_program_imports_pytorch(folder):
+    """weir.run itself, which another program follows, would need seconds for it."""
+    folder.write("other/torch.py", "raise SystemExit('PyTorch was imported')\n")
+    path = os.path.join(folder.path, "other") + os.pathsep + os.environ["PYTHONPATH"]
+    for words in (["-m", "weir.run"], ["-mweir.run"], ["-uBm", "weir.run"], ["-Bmweir.run"]):
+        for program in (["-c", "print('started')"], ["echo", "started"]):
+            (output,) = run([sys.executable, *words, *program], PYTHONPATH=path)
+            assert output == "started\n", (words, program, output)
+    # As for everything else of the package.
+    folder.write("other/mine.py", "import weir\n")
+    for words in (["-c", "import weir.run"], ["-m", "weir", "info"], ["-m", "mine", "weir.run"]):
+        (output,) = run([sys.executable, *words], code=1, PYTHONPATH=path)
+        assert output == "PyTorch was imported\n", (words, output)
+
+
 class LeftOut(Exception):
     """A test whose program is not installed."""
 
@@ -242,35 +257,43 @@ if backend == "weir":
 assert not dist.is_initialized()
 deepspeed.init_distributed(dist_backend=backend)
 assert dist.get_backend() == backend and dist.get_world_size() == 2
-net = torch.nn.Linear(4, 5)
-with torch.no_grad():
-    net.weight.fill_(1.0 + dist.get_rank())  # the first rank's are everybody's
-config = {
-    "train_micro_batch_size_per_gpu": 1,
-    "zero_optimization": {"stage": 2},
-    "zero_allow_untested_optimizer": True,
-    "gradient_clipping": 0.0,
-    "zero_force_ds_cpu_optimizer": False,
-}
-optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
-engine, *_ = deepspeed.initialize(model=net, optimizer=optimizer, config=config)
-engine.backward(engine(torch.full((1, 4), 1.0 + dist.get_rank())).sum())
-engine.step()
-# The average of 1 and 2 is the gradient.
-assert torch.equal(net.weight.detach(), torch.full((5, 4), 1 - 0.5 * 1.5)), net.weight
-import weir
-counts = weir.operation_counts()
 least = 4 * 25  # the parameters, or their gradients
-served = all(
-    sum(counts[name].bytes for name in counts if name in names) >= least
-    for names in (("BROADCAST",), ("ALLREDUCE", "REDUCE", "_REDUCE_SCATTER_BASE"))
-)
-os.write(1, b"WEIR\\n" if served else b"GLOO\\n")
+PARAMETERS = "BROADCAST", "_ALLGATHER_BASE", "ALLGATHER", "COALESCED"
+GRADIENTS = "ALLREDUCE", "REDUCE", "_REDUCE_SCATTER_BASE", "REDUCE_SCATTER"
+import weir
+for stage in (1, 2, 3):
+    net = torch.nn.Linear(4, 5)
+    with torch.no_grad():
+        net.weight.fill_(1.0 + dist.get_rank())  # the first rank's are everybody's
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0},
+        "zero_allow_untested_optimizer": True,
+        "gradient_clipping": 0.0,
+        "zero_force_ds_cpu_optimizer": False,
+    }
+    weir.reset_operation_counts()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    engine, *_ = deepspeed.initialize(model=net, optimizer=optimizer, config=config)
+    engine.backward(engine(torch.full((1, 4), 1.0 + dist.get_rank())).sum())
+    engine.step()
+    counts = weir.operation_counts()
+    # The average of 1 and 2 is the gradient.
+    with deepspeed.zero.GatheredParameters(list(net.parameters()), enabled=stage == 3):
+        found = net.weight.detach().clone()
+    assert torch.equal(found, torch.full((5, 4), 1 - 0.5 * 1.5)), (stage, found)
+    served = all(
+        sum(counts[name].bytes for name in counts if name in names) >= least
+        for names in (PARAMETERS, GRADIENTS)
+    )
+    assert served, (stage, counts)
+    engine.destroy()
+os.write(1, b"WEIR\\n")
 """
 
 
 def test_the_launcher_of_deepspeed(folder):
-    """DeepSpeed makes the group itself, by either name."""
+    """DeepSpeed makes the group itself, by either name; each stage of ZeRO."""
     launch = [client("deepspeed"), "--num_gpus", "2"]
     script = folder.write("train.py", DEEPSPEED)
     alone = {"RANK": None, "WORLD_SIZE": None, "DS_ACCELERATOR": "cpu"}
@@ -386,7 +409,7 @@ other = ProcessGroupGloo(dist.PrefixStore("b", store), rank, 2, options)
 other.barrier().wait()
 assert other.name() == "gloo" and other.options._timeout == minute
 import weir
-assert weir.operation_counts()["ALLREDUCE"].calls == 1
+assert weir.operation_counts() == {"ALLREDUCE": (1, 12), "BARRIER": (1, 0)}
 os.write(1, b"WEIR\\n")
 """
     expect_served(run([*RUN, "-c", text, folder.store()], 2))
@@ -459,6 +482,8 @@ def test_the_hook_in_an_environment(folder):
 
     where = "import torch.distributed as d; print(getattr(d.ProcessGroupGloo, 'is_weir', False))"
     loaded = "import sys; print([m for m in sys.modules if 'weir' in m or 'torch' in m])"
+    everything = "import sys; print(sorted(sys.modules))"
+    before = run([python, "-c", everything], **outside)
     for _ in range(2):
         run([python, "-m", "weir.run", "--install-hook"], **outside)
         assert os.path.exists(hook)
@@ -466,7 +491,7 @@ def test_the_hook_in_an_environment(folder):
     assert run([python, "-c", where], **with_variable)[0].strip() == "True"
     assert run([python, "-c", loaded], **with_variable)[0].strip() == "['weir_in_place']"
     assert run([python, "-c", where], **outside)[0].strip() == "False"
-    assert run([python, "-c", loaded], **outside)[0].strip() == "[]"
+    assert run([python, "-c", everything], **outside) == before
     for option, expected in (("-E", "['weir_in_place']"), ("-I", "[]"), ("-S", "[]")):
         assert run([python, option, "-c", loaded], **with_variable)[0].strip() == expected, option
     script = folder.write("train.py", BY_ENVIRONMENT)

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the package offers; importing this registers the backend (see __init__.py)."""
+
+from __future__ import annotations
+
+import atexit
+import math
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import _world
+
+from ._library import _C
+from ._register import create_backend, register
+from ._window import Window
+
+Options = _C.Backend.Options
+Options.__doc__ = """Options of ``init_process_group("weir", pg_options=...)``: ``deterministic``,
+so that results do not depend on algorithm, chunk size or transport; ``arena_bytes``, how much
+address space the first ``allocate_tensor`` of the group reserves on each rank (as much as the host
+has memory; 0: the group allocates no tensors), the same on all ranks of a host."""
+
+__all__ = [
+    "ArenaUsage",
+    "OperationCount",
+    "Options",
+    "Window",
+    "all_reduce",
+    "arena_usage",
+    "create_backend",
+    "empty",
+    "lost_ranks",
+    "operation_counts",
+    "reset_operation_counts",
+    "shrink",
+    "version",
+]
+
+
+class OperationCount(NamedTuple):
+    """What one kind of operation did in this process."""
+
+    calls: int
+    bytes: int  #: of the tensors that this rank passed as input, or received into
+
+
+def _number_of_version() -> str:
+    number = _C.weir_version()
+    return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+
+
+version: str = _number_of_version()
+
+
+def operation_counts() -> dict[str, OperationCount]:
+    """Operations that Weir has served in this process, by PyTorch's name (``ALLREDUCE``)."""
+    return {name: OperationCount(*pair) for name, pair in _C.operation_counts().items()}
+
+
+def reset_operation_counts() -> None:
+    """Begins to count anew."""
+    _C.reset_operation_counts()
+
+
+def _backend_of(group: dist.ProcessGroup | None) -> _C.Backend:
+    group = group or dist.group.WORLD
+    if group is None:
+        raise ValueError("no process group: call torch.distributed.init_process_group first")
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        raise ValueError("this rank is not in the group: only its members may call this")
+    backend = group._get_backend(torch.device("cpu"))
+    if not isinstance(backend, _C.Backend):
+        raise ValueError(
+            f"the CPU backend of this group is {backend.name()}, not Weir: "
+            'init_process_group("weir"), or start the program with python -m weir.run'
+        )
+    return backend
+
+
+class ArenaUsage(NamedTuple):
+    """Of the memory from which a group allocates tensors, on this rank; in bytes."""
+
+    bytes: int  #: of address space
+    used_bytes: int  #: in tensors, each rounded up to 64
+    tensor_count: int
+    is_shared: bool  #: whether other ranks reach it
+    touched_bytes: int
+    """What this rank has read and written in collectives in which the ranks told where their
+    tensors lie: 2 for a byte that is copied, n + 1 for one that is reduced from n."""
+
+
+def arena_usage(group: dist.ProcessGroup | None = None) -> ArenaUsage | None:
+    """How much of ``group``'s memory for tensors is in use; None before the first allocation.
+
+    Tensors that ``group`` allocates (``weir.empty``, PyTorch's ``backend.allocate_tensor(count,
+    dtype=..., device=torch.device("cpu"))``, FSDP2's
+    ``set_allocate_memory_from_process_group_for_comm(True)``) are read by the other ranks of the
+    host where they lie.
+    """
+    usage = _backend_of(group).arena_usage()
+    return None if usage is None else ArenaUsage(*usage)
+
+
+def empty(
+    *size: int | Sequence[int],
+    dtype: torch.dtype | None = None,
+    group: dist.ProcessGroup | None = None,
+) -> torch.Tensor:
+    """A tensor on the CPU, not initialized, that the other ranks of the host read where it lies.
+
+    As ``torch.empty(*size, dtype=dtype)``. The first allocation of a group is collective, in order
+    with its collectives; from then on each rank allocates by itself. It is ordinary memory in a
+    group of one rank, where ranks share no memory, and where ``Options.arena_bytes`` are used up
+    (or 0).
+    """
+    backend = _backend_of(group)
+    cpu = torch.device("cpu")
+    if len(size) == 1 and not isinstance(size[0], int):
+        size = tuple(size[0])
+    if any(length < 0 for length in size):
+        raise ValueError(f"weir.empty: a size of {tuple(size)}")
+    dtype = dtype or torch.get_default_dtype()
+    if not backend.supports_tensor_alloc(cpu):
+        return torch.empty(size, dtype=dtype, device=cpu)
+    return backend.allocate_tensor(math.prod(size), dtype=dtype, device=cpu).view(size)
+
+
+def all_reduce(
+    tensor: torch.Tensor,
+    op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM,
+    group: dist.ProcessGroup | None = None,
+) -> None:
+    """Reduces ``tensor`` (any shape, on the CPU) over the ranks of ``group``, in place.
+
+    As ``torch.distributed.all_reduce`` without its way through PyTorch's dispatcher: for small
+    tensors, where that takes most of the time. Collective; returns when it is done. The tensors of
+    all ranks have the same number of elements and type. Does nothing on a rank that is not in
+    ``group``.
+    """
+    group = group or _world._default_pg
+    if group is None:
+        raise ValueError("no process group: call torch.distributed.init_process_group first")
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        return
+    _C.all_reduce(tensor, op, group)
+
+
+def lost_ranks(group: dist.ProcessGroup | None = None) -> list[int]:
+    """Ranks of ``group`` whose process has ended or that were too slow, after an error."""
+    return _backend_of(group).lost_ranks()
+
+
+def shrink(group: dist.ProcessGroup | None = None) -> dist.ProcessGroup:
+    """A new group of the ranks of ``group`` that are alive, in their order; after an error.
+
+    Collective over them. ``group`` has ended then; where it was the default group, the new one is,
+    and all other groups have ended: ranks are numbered anew. It is
+    ``torch.distributed.shrink_group(weir.lost_ranks(group), group)``. Operations in flight fail.
+    The store of ``group`` must have outlived the lost ranks: a TCPStore in the process of rank 0
+    does not outlive rank 0, torchrun's and a FileStore do.
+    """
+    while True:
+        lost = lost_ranks(group)
+        if not lost:
+            raise ValueError("no rank of the group is lost: see torch.distributed.shrink_group")
+        try:
+            return dist.shrink_group(lost, group)
+        except dist.DistBackendError:
+            # Another rank may have been lost meanwhile.
+            if lost_ranks(group) == lost:
+                raise
+
+
+register()
+# Threads of Weir's that would call Python must have ended before Python does. In Gloo's place
+# weir_in_place sees to that.
+if "weir_in_place" not in sys.modules:
+    atexit.register(_C.stop_completions)
