@@ -34,6 +34,7 @@ struct AtomicCount {
 };
 std::array<AtomicCount, kKinds> g_counts;
 
+// Once it has been started: what is refused is not served.
 void count(Kind kind, size_t bytes) {
   g_counts[kind].calls.fetch_add(1, std::memory_order_relaxed);
   g_counts[kind].bytes.fetch_add(bytes, std::memory_order_relaxed);
@@ -186,10 +187,11 @@ Window::WorkPointer Window::put(const at::Tensor& data, int target, int64_t offs
   check_cpu(data, "Window.put");
   const size_t offset = offset_of(offset_bytes, "Window.put");
   const at::Tensor flat = flat_input(data);
-  count(kPut, flat.nbytes());
-  return start("Window.put", flat, is_async, timeout, [&](weir_request_t* request) {
+  WorkPointer work = start("Window.put", flat, is_async, timeout, [&](weir_request_t* request) {
     return weir_put(data_window_, target, offset, flat.const_data_ptr(), flat.nbytes(), request);
   });
+  count(kPut, flat.nbytes());
+  return work;
 }
 
 Window::WorkPointer Window::put_signal(const at::Tensor& data, int target, int64_t offset_bytes,
@@ -199,12 +201,13 @@ Window::WorkPointer Window::put_signal(const at::Tensor& data, int target, int64
   const size_t offset = offset_of(offset_bytes, "Window.put_signal");
   const size_t signal_offset = word(signal, "Window.put_signal");
   const at::Tensor flat = flat_input(data);
-  count(kPutSignal, flat.nbytes());
-  return start(
-      "Window.put_signal", flat, is_async, c10d::kUnsetTimeout, [&](weir_request_t* request) {
+  WorkPointer work =
+      start("Window.put_signal", flat, is_async, c10d::kUnsetTimeout, [&](weir_request_t* request) {
         return weir_put_signal(data_window_, target, offset, flat.const_data_ptr(), flat.nbytes(),
                                signal_window_, signal_offset, value, request);
       });
+  count(kPutSignal, flat.nbytes());
+  return work;
 }
 
 Window::WorkPointer Window::get(const at::Tensor& data, int target, int64_t offset_bytes,
@@ -214,40 +217,45 @@ Window::WorkPointer Window::get(const at::Tensor& data, int target, int64_t offs
   TORCH_CHECK_VALUE(is_flat(data), "Window.get: the tensor is not contiguous");
   const size_t offset = offset_of(offset_bytes, "Window.get");
   void* const bytes = data.data_ptr();
+  WorkPointer work =
+      start("Window.get", data, is_async, c10d::kUnsetTimeout, [&](weir_request_t* request) {
+        return weir_get(data_window_, target, offset, bytes, data.nbytes(), request);
+      });
   count(kGet, data.nbytes());
-  return start("Window.get", data, is_async, c10d::kUnsetTimeout, [&](weir_request_t* request) {
-    return weir_get(data_window_, target, offset, bytes, data.nbytes(), request);
-  });
+  return work;
 }
 
 Window::WorkPointer Window::signal(int target, int64_t signal, uint64_t value, bool is_async,
                                    Milliseconds timeout) {
   check_target(target, "Window.signal");
   const size_t offset = word(signal, "Window.signal");
-  count(kSignal, kWordBytes);
-  return start("Window.signal", {}, is_async, timeout, [&](weir_request_t* request) {
+  WorkPointer work = start("Window.signal", {}, is_async, timeout, [&](weir_request_t* request) {
     return weir_signal(signal_window_, target, offset, value, request);
   });
+  count(kSignal, kWordBytes);
+  return work;
 }
 
 Window::WorkPointer Window::wait_signal(int64_t signal, uint64_t value, bool is_async,
                                         Milliseconds timeout) {
   check_open("Window.wait_signal");
   const size_t offset = word(signal, "Window.wait_signal");
+  WorkPointer work =
+      start("Window.wait_signal", {}, is_async, timeout, [&](weir_request_t* request) {
+        return weir_wait_signal(signal_window_, offset, value, request);
+      });
   count(kWaitSignal, kWordBytes);
-  return start("Window.wait_signal", {}, is_async, timeout, [&](weir_request_t* request) {
-    return weir_wait_signal(signal_window_, offset, value, request);
-  });
+  return work;
 }
 
 uint64_t Window::fetch_add(int target, int64_t signal, uint64_t value) {
   check_target(target, "Window.fetch_add");
   const size_t offset = word(signal, "Window.fetch_add");
   uint64_t old = 0;
-  count(kFetchAdd, kWordBytes);
   start("Window.fetch_add", {}, false, c10d::kUnsetTimeout, [&](weir_request_t* request) {
     return weir_fetch_add(signal_window_, target, offset, value, &old, request);
   });
+  count(kFetchAdd, kWordBytes);
   return old;
 }
 
@@ -255,10 +263,10 @@ uint64_t Window::compare_swap(int target, int64_t signal, uint64_t expected, uin
   check_target(target, "Window.compare_swap");
   const size_t offset = word(signal, "Window.compare_swap");
   uint64_t old = 0;
-  count(kCompareSwap, kWordBytes);
   start("Window.compare_swap", {}, false, c10d::kUnsetTimeout, [&](weir_request_t* request) {
     return weir_compare_swap(signal_window_, target, offset, expected, desired, &old, request);
   });
+  count(kCompareSwap, kWordBytes);
   return old;
 }
 

@@ -6,12 +6,19 @@ import time
 
 import ranks
 import schemes
+import tally
 import torch
 import torch.distributed as dist
 
 STEPS = 6
 ROWS = 4
 RATE = 0.05
+WORD = 8  # bytes of a signal or counter
+
+
+def served(**of_windows):
+    """These bytes of operations of windows, and what the program passes to torch.distributed."""
+    return ranks.served({**tally.passed(), **of_windows})
 
 
 def test_put_get_and_signals(rank, size):
@@ -33,9 +40,9 @@ def test_put_get_and_signals(rank, size):
                 found = torch.zeros(2, count, dtype=dtype)[1]
                 window.get(found, (rank + 1) % size, offset=rank * count)
                 assert (found == torch.tensor(rank + 1, dtype=dtype)).all()
-    counts = ranks.served()
-    assert counts["PUT_SIGNAL"].calls == counts["WAIT_SIGNAL"].calls == 12 * size, counts
-    assert counts["GET"].calls == 12, counts
+    one_way = (4 + 8 + 1 + 2) * (1 + 30 + 5000)
+    counts = served(PUT_SIGNAL=size * one_way, WAIT_SIGNAL=12 * size * WORD, GET=one_way)
+    assert counts["PUT_SIGNAL"].calls == 12 * size, counts
 
 
 def test_operations_in_flight_and_flush(rank, size):
@@ -65,7 +72,8 @@ def test_operations_in_flight_and_flush(rank, size):
         work.wait()
         assert (found == 63).all()
         window.flush(async_op=True).wait()
-    ranks.served()
+    row = 100 * 4
+    served(PUT=65 * row, PUT_SIGNAL=row, GET=row, SIGNAL=WORD, WAIT_SIGNAL=2 * WORD)
 
 
 def test_counters_are_atomic(rank, size):
@@ -83,8 +91,8 @@ def test_counters_are_atomic(rank, size):
             assert window.compare_swap(0, 1, rank + 1, 0) == rank + 1
         dist.barrier()
         assert window.fetch_add(0, 1, 0) == 0
-    counts = ranks.served()
-    assert counts["FETCH_ADD"].calls == 201 and counts["COMPARE_SWAP"].calls >= 40, counts
+    # How often a rank finds the lock taken is a matter of time.
+    served(FETCH_ADD=201 * WORD, COMPARE_SWAP=(40 * WORD, float("inf")))
 
 
 def test_waiting_leaves_other_threads_their_python(rank, size):
@@ -134,7 +142,8 @@ def test_waiting_leaves_other_threads_their_python(rank, size):
             thread.join(60)
             assert not thread.is_alive(), name
     assert weir.arena_usage(group).tensor_count >= 0
-    ranks.served()
+    tally.add("ALLREDUCE", 3 * 4)  # weir.all_reduce
+    served(SIGNAL=WORD, WAIT_SIGNAL=WORD)
 
 
 def test_wrong_calls(rank, size):
@@ -172,7 +181,7 @@ def test_wrong_calls(rank, size):
     window.retire()
     ranks.refused(ValueError, "closed", lambda: window.put(one, 0))
     assert window.tensor[0] == 1
-    ranks.served()
+    served(PUT=4)  # what is refused is not served
 
 
 # ---- The parameter server ----
@@ -253,13 +262,22 @@ def train_with_server(rank, size, staleness):
     return parameters
 
 
+def expect_training_served(rank, workers, times_waited):
+    """``times_waited``: how often the server waits for gradients, at least and at most."""
+    if rank == 0:
+        least, most = times_waited
+        served(SIGNAL=workers * STEPS * WORD, WAIT_SIGNAL=(least * WORD, most * WORD))
+        return
+    whole = schemes.bytes_of(schemes.model(torch.float32))
+    # A worker reads the number of steps, too.
+    moved = {"GET": STEPS * (4 + whole), "PUT_SIGNAL": STEPS * whole}
+    served(**moved, SIGNAL=STEPS * WORD, WAIT_SIGNAL=STEPS * WORD)
+
+
 def test_staleness_0_is_synchronous_descent_bit_for_bit(rank, size):
     found = train_with_server(rank, size, 0)
-    counts = ranks.served()
+    expect_training_served(rank, size - 1, times_waited=(STEPS, STEPS))
     if rank > 0:
-        assert counts["PUT_SIGNAL"].calls == counts["GET"].calls == STEPS, counts
-        # A worker reads the number of steps, too.
-        assert counts["GET"].bytes == counts["PUT_SIGNAL"].bytes + 4 * STEPS, counts
         return
     net = schemes.model(torch.float32)
     flat = flat_of(net.parameters())
@@ -273,7 +291,8 @@ def test_staleness_0_is_synchronous_descent_bit_for_bit(rank, size):
 def test_bounded_staleness_trains(rank, size):
     for staleness in (1, 3):
         found = train_with_server(rank, size, staleness)
-        ranks.served()
+        # The server finds one gradient or several when it wakes: that is a matter of time.
+        expect_training_served(rank, size - 1, times_waited=(1, STEPS * (size - 1)))
         if rank > 0:
             continue
 
@@ -291,4 +310,4 @@ def test_bounded_staleness_trains(rank, size):
         assert loss(found) < before, (loss(found), before)
 
 
-ranks.main(__name__, exact=False)
+ranks.main(__name__)
