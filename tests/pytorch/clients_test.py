@@ -13,6 +13,7 @@ import tempfile
 
 import ranks
 import schemes
+import tally
 import torch
 import torch.distributed as dist
 import torch.nn as nn
@@ -29,41 +30,107 @@ def in_place():
     return "--in-place" in sys.argv
 
 
-def deepspeed_stage(rank, size, stage):
+class GroupsOfTwo:
+    """What DeepSpeed takes as ``mpu``: pairs of ranks are data-parallel, each with data of its own,
+    in groups that the program has made; the others of a rank hold other parts of the model."""
+
+    def __init__(self, rank, size):
+        self.others = size // 2
+        self.data_rank, self.model_rank = divmod(rank, self.others)
+        pairs = [[i, i + self.others] for i in range(self.others)]
+        parts = [[i * self.others + j for j in range(self.others)] for i in range(2)]
+        self.data_ranks = pairs[self.model_rank]
+        self.data = [dist.new_group(ranks) for ranks in pairs][self.model_rank]
+        self.model = [dist.new_group(ranks) for ranks in parts][self.data_rank]
+
+    def get_data_parallel_group(self):
+        return self.data
+
+    def get_data_parallel_group_ranks(self):
+        return self.data_ranks
+
+    def get_data_parallel_rank(self):
+        return self.data_rank
+
+    def get_data_parallel_world_size(self):
+        return 2
+
+    def get_model_parallel_group(self):
+        return self.model
+
+    def get_model_parallel_rank(self):
+        return self.model_rank
+
+    def get_model_parallel_world_size(self):
+        return self.others
+
+
+def numbers_of(groups):
+    """How many collectives the world, and the groups of the program, have had so far."""
+    used = [dist.group.WORLD] + ([] if groups is None else [groups.data, groups.model])
+    backends = [group._get_backend(torch.device("cpu")) for group in used]
+    return [backend._get_sequence_number_for_group() for backend in backends]
+
+
+def expect_in_groups(before, groups):
+    """Gradients and parameters have gone through the group of the program."""
+    import weir
+
+    if groups is None:
+        return
+    world, data, model = (now - then for now, then in zip(numbers_of(groups), before))
+    counts = weir.operation_counts()
+    # ZeRO 3 compares in the world the order in which its ranks use parameters.
+    others = counts["BROADCAST"].calls if "BROADCAST" in counts else 0
+    assert world == 1 + others, (world, counts)  # 1: the barrier of forget_served
+    assert data == sum(count.calls for count in counts.values()) - others - model, (data, counts)
+    assert model <= STEPS, model  # the norm
+
+
+def deepspeed_stage(rank, size, stage, groups=None):
     os.environ["DS_ACCELERATOR"] = "cpu"
     import deepspeed
 
     # It would compile its all-reduce over shared memory now.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.init_distributed(dist_backend="gloo" if in_place() else "weir")
+    share, of, data = (rank, size, 0)
+    if groups is not None:
+        share, of, data = groups.data_rank, 2, 10 * groups.model_rank
     net = schemes.model(torch.float32)
     optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
     config = {
-        "train_micro_batch_size_per_gpu": ROWS // size,
+        "train_micro_batch_size_per_gpu": ROWS // of,
         "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0},
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
         "steps_per_print": 10**9,
     }
-    engine, *_ = deepspeed.initialize(model=net, optimizer=optimizer, config=config)
+    engine, *_ = deepspeed.initialize(model=net, optimizer=optimizer, config=config, mpu=groups)
+    numbers = numbers_of(groups)
     schemes.forget_served()
     losses = []
     for step in range(STEPS):
-        inputs, targets = schemes.share(schemes.batch(step, ROWS, torch.float32), rank, size)
+        batch = schemes.batch(data + step, ROWS, torch.float32)
+        inputs, targets = schemes.share(batch, share, of)
         loss = schemes.loss_of(engine, inputs, targets)
         engine.backward(loss)
         engine.step()
         losses.append(loss.detach())
+    expect_in_groups(numbers, groups)
     counts = ranks.served()
-    moved = sum(counted.bytes for counted in counts.values())
-    assert moved >= STEPS * schemes.bytes_of(schemes.model(torch.float32)), counts
+    whole = schemes.bytes_of(schemes.model(torch.float32))
+    if stage < 3:
+        assert counts["_ALLGATHER_BASE"].bytes == STEPS * whole // of, counts
+    else:
+        assert counts["_REDUCE_SCATTER_BASE"].bytes == STEPS * whole, counts
     with deepspeed.zero.GatheredParameters(list(net.parameters()), enabled=stage == 3):
         found = [parameter.detach().clone() for parameter in net.parameters()]
     reference = schemes.model(torch.float32)
     schemes.train(
         reference,
         torch.optim.Adam(reference.parameters(), lr=0.01),
-        [schemes.batch(step, ROWS, torch.float32) for step in range(STEPS)],
+        [schemes.batch(data + step, ROWS, torch.float32) for step in range(STEPS)],
     )
     schemes.expect_close(found, reference.parameters(), f"ZeRO {stage}", 1e-4, 1e-5)
     engine.destroy()
@@ -80,6 +147,10 @@ if has("deepspeed"):
 
     def test_deepspeed_zero_3(rank, size):
         deepspeed_stage(rank, size, 3)
+
+    def test_deepspeed_in_groups_of_the_program(rank, size):
+        for stage in (1, 2, 3):
+            deepspeed_stage(rank, size, stage, GroupsOfTwo(rank, size))
 
 
 class Rows(torch.utils.data.Dataset):
@@ -131,8 +202,9 @@ if has("accelerate") and in_place():
             optimizer.zero_grad()
             accelerator.backward(net(**batch)["loss"])
             optimizer.step()
-        counts = ranks.served()
-        assert counts["ALLREDUCE"].bytes >= 4 * schemes.bytes_of(net), counts
+        # The model was wrapped before.
+        rebuilt = schemes.ddp_rebuilt(net)
+        ranks.served({"ALLREDUCE": 4 * schemes.bytes_of(net), "BROADCAST": rebuilt})
         schemes.expect_close(
             net.parameters(), reference_of_rows().parameters(), "Accelerate", 1e-4, 1e-5
         )
@@ -171,8 +243,12 @@ if has("transformers") and has("accelerate") and in_place():
             trainer = InOrder(model=net, args=arguments, train_dataset=Rows())
             schemes.forget_served()
             trainer.train()
-        counts = ranks.served()
-        assert counts["ALLREDUCE"].bytes >= 4 * schemes.bytes_of(net), counts
+        # It asks for unused parameters: besides gradients, 4 bytes of each parameter are summed.
+        used = 4 * len(list(net.parameters()))
+        tally.add("ALLREDUCE", 4 * (schemes.bytes_of(net) + used))
+        for name, moved in schemes.ddp_setup(trainer.model_wrapped).items():
+            tally.add(name, moved)
+        ranks.served()
         schemes.expect_close(
             net.parameters(), reference_of_rows().parameters(), "Trainer", 1e-4, 1e-5
         )
@@ -210,7 +286,7 @@ if has("megatron"):
         schemes.forget_served()
         found = rows(torch.tanh(columns(own)[0]))[0]
         found.square().sum().backward()
-        schemes.expect_served({"ALLREDUCE": 2 * x.nbytes})
+        ranks.served({"ALLREDUCE": 2 * x.nbytes})
         schemes.expect_close([found], [expected], "Megatron's layers")
         schemes.expect_close([own.grad], [alone.grad], "gradient of the input")
         schemes.expect_close(
@@ -232,4 +308,4 @@ if __name__ == "__main__" and "RANK" not in os.environ:
 # DeepSpeed and Accelerate look for these also where the group is there already.
 os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
 os.environ.setdefault("MASTER_PORT", "29500")
-ranks.main(__name__, exact=False)
+ranks.main(__name__)

@@ -32,6 +32,7 @@ def expect_objects(call, **more):
     schemes.forget_served()
     with schemes.Objects() as objects:
         call()
+    # What PyTorch passes to its own functions, barriers included, and a second time in closed form.
     counts = ranks.served()
     counts.pop("BARRIER", None)
     assert objects.own, "no object was moved"
@@ -62,9 +63,14 @@ def test_checkpoints_are_loaded_in_other_shards(rank, size):
         expect_objects(lambda: dcp.load(loaded, checkpoint_id=folder("shards")))
         assert loaded["step"] == 17
         assert torch.equal(loaded["plain"], tensor_of(3, 3))
+        schemes.forget_served()
         for name, tensor in tensors.items():
             assert torch.equal(loaded[name].full_tensor(), tensor), (name, how)
-    ranks.served()
+        if how != Replicate():
+            # Each rank passes its part of every tensor, as long as the longest.
+            parts = [-(-t.shape[how.dim] // size) * t.numel() // t.shape[how.dim]
+                     for t in tensors.values()]  # fmt: skip
+            ranks.served({"COALESCED": 4 * sum(parts)})
 
 
 def test_a_checkpoint_in_the_background(rank, size):
@@ -127,7 +133,7 @@ def test_objects_of_different_sizes(rank, size):
         "GATHER": size * longest,
         **({0: {"SEND": sent}, 1: {"RECV": sent}}.get(rank, {})),
     }
-    schemes.expect_served(expected, slack=0)
+    ranks.served(expected)
 
 
 def experts(size):
@@ -173,7 +179,7 @@ def test_tokens_to_experts_and_back(rank, size):
         outputs = torch.zeros_like(returned).index_copy(0, order, returned)
         outputs.square().sum().backward()
         moved = own.nbytes + sum(splits[0]) * WIDTH * 8
-        schemes.expect_served({"ALLTOALL_BASE": 2 * moved + 8 * size})
+        ranks.served({"ALLTOALL_BASE": 2 * moved + 8 * size})
         schemes.expect_close([outputs], [expected[rank]], "outputs of the experts")
         schemes.expect_close([own.grad], [x[rank].grad], "gradients of the tokens")
         found = [torch.zeros_like(p) if p.grad is None else p.grad for p in expert.parameters()]
@@ -183,4 +189,4 @@ def test_tokens_to_experts_and_back(rank, size):
         schemes.expect_close(found, wanted, "gradients of the experts")
 
 
-ranks.main(__name__, exact=False)
+ranks.main(__name__)

@@ -78,24 +78,18 @@ def expect_close(found, expected, what, rtol=1e-9, atol=1e-11):
         )
 
 
+def ddp_rebuilt(net):
+    """The bytes that DistributedDataParallel sends after the first step: which parameters are in
+    which bucket."""
+    told = net._get_ddp_logging_data().get("rebuilt_bucket_sizes", "")
+    return 4 * (len(list(net.parameters())) + 1 + len(told.split(","))) if told else 0
+
+
 def ddp_setup(net):
     """The bytes of what DistributedDataParallel does once: it compares the number of parameters,
-    then sends their sizes and strides and the parameters themselves; after the first step it sends
-    which parameters are in which bucket."""
-    parameters = list(net.parameters())
-    numbers = sum(2 * p.dim() for p in parameters)
-    told = net._get_ddp_logging_data().get("rebuilt_bucket_sizes", "")
-    rebuilt = 4 * (len(parameters) + 1 + len(told.split(","))) if told else 0
-    return {"BROADCAST": bytes_of(net) + 8 * numbers + rebuilt, "ALLGATHER": 8}
-
-
-def expect_served(expected, slack=0.1):
-    """As ``ranks.served``, within ``slack`` of the bytes; None: any number of them."""
-    bounds = {
-        name: (0, float("inf")) if size is None else (size * (1 - slack), size * (1 + slack))
-        for name, size in expected.items()
-    }
-    return ranks.served(bounds)
+    then sends their sizes and strides and the parameters themselves; and ``ddp_rebuilt``."""
+    numbers = sum(2 * p.dim() for p in net.parameters())
+    return {"BROADCAST": bytes_of(net) + 8 * numbers + ddp_rebuilt(net), "ALLGATHER": 8}
 
 
 def bytes_of_object(value):
@@ -169,11 +163,6 @@ class Objects:
                 add("ALLGATHER", 8)
                 add("GATHER" if name == "gather_object" else "ALLGATHER", longest)
         return counted
-
-
-def expect_bytes(counted, least, most_times=1.1):
-    """At least `least` bytes of an operation, and what little comes with them, such as flags."""
-    assert least <= counted.bytes <= most_times * least, f"{counted}, expected {least} bytes"
 
 
 def forget_served():

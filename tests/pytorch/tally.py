@@ -41,7 +41,6 @@ _COALESCED = {
     "_REDUCE_SCATTER_BASE": "REDUCE_SCATTER_TENSOR_COALESCED",
 }
 
-is_installed = False
 _lock = threading.Lock()
 _passed: collections.Counter = collections.Counter()
 
@@ -95,8 +94,6 @@ def _count(function, operation, counted):
 
 def install() -> None:
     """Once per process, after the backend has been registered."""
-    global is_installed
-    is_installed = True
     for name, (operation, counted) in _COUNTED.items():
         function = _count(getattr(c10d, name), operation, counted)
         for module in (c10d, dist):

@@ -16,6 +16,8 @@ import threading
 import time
 
 import ranks
+import schemes
+import tally
 import torch
 import torch.distributed as dist
 
@@ -100,7 +102,7 @@ def test_a_python_communication_hook(rank, size):
     for found, expected in zip(model.parameters(), alone.parameters()):
         torch.testing.assert_close(found.grad, expected.grad)
     assert threads
-    ranks.served()
+    ranks.served({**tally.passed(), **schemes.ddp_setup(ddp)})
 
 
 def test_functional_collectives_in_compiled_functions(rank, size):
@@ -117,7 +119,8 @@ def test_functional_collectives_in_compiled_functions(rank, size):
     compiled = torch.compile(step, backend=os.environ.get("WEIR_TEST_COMPILE", "aot_eager"))
     for _ in range(3):
         assert torch.equal(compiled(tensor), expected)
-    ranks.served()
+    # A call by itself and three compiled ones.
+    ranks.served({"ALLREDUCE": 4 * tensor.nbytes, "COALESCED": 4 * 2 * 4})
 
 
 class Squares(torch.utils.data.Dataset):
@@ -345,22 +348,6 @@ def program_of(ending):
     return PROGRAM + UNANSWERED + textwrap.dedent(ending)
 
 
-def run_ending(ending, folder, number):
-    path = os.path.join(folder, f"ending_{number}")
-    program = IMPORTS + program_of(ending)
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-X", "faulthandler", "-c", program, path, "weir"],
-            env=dict(os.environ, RANK=str(r), WORLD_SIZE="2"),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for r in range(2)
-    ]
-    return ranks.wait(processes, 150), [p.returncode for p in processes]
-
-
 def check_ending(name, outputs, codes):
     expected = ENDINGS[name][1]
     assert codes == [expected, expected], f"{name}: {codes}\n" + "\n".join(outputs)
@@ -368,25 +355,17 @@ def check_ending(name, outputs, codes):
         assert "Fatal" not in output and "terminate called" not in output, f"{name}\n{output}"
 
 
-def test_every_way_to_end_a_process(rank, size):
-    if rank != 0:
-        return
-    for number, (name, (ending, _)) in enumerate(ENDINGS.items()):
-        check_ending(name, *run_ending(ending, os.environ["WEIR_TEST_FOLDER"], number))
-
-
-def test_every_way_to_end_a_process_in_gloos_place(rank, size):
-    if rank != 0:
-        return
+def run_endings(backend, *before):
+    """All of them, forked from one process of Python; ``before``: its first options."""
     folder = os.environ["WEIR_TEST_FOLDER"]
     jobs = []
     for number, (ending, _) in enumerate(ENDINGS.values()):
-        path = os.path.join(folder, f"in_place_{number}")
+        path = os.path.join(folder, f"{backend}_{number}")
         for r in "01":
-            jobs.append([program_of(ending), path, "gloo", r, f"{path}_output_{r}"])
+            jobs.append([program_of(ending), path, backend, r, f"{path}_output_{r}"])
     words = ["-X", "faulthandler", "-c", FORKS, json.dumps(jobs)]
     done = subprocess.run(
-        [sys.executable, "-m", "weir.run", *words],
+        [sys.executable, *before, *words],
         env=dict(os.environ, WORLD_SIZE="2"),
         capture_output=True,
         text=True,
@@ -400,6 +379,16 @@ def test_every_way_to_end_a_process_in_gloos_place(rank, size):
             with open(job[-1], encoding="utf-8", errors="replace") as file:
                 outputs.append(file.read())
         check_ending(name, outputs, codes[2 * number : 2 * number + 2])
+
+
+def test_every_way_to_end_a_process(rank, size):
+    if rank == 0:
+        run_endings("weir")
+
+
+def test_every_way_to_end_a_process_in_gloos_place(rank, size):
+    if rank == 0:
+        run_endings("gloo", "-m", "weir.run")
 
 
 def test_signals_end_a_rank_in_a_collective(rank, size):
@@ -436,4 +425,4 @@ def test_signals_end_a_rank_in_a_collective(rank, size):
 
 
 if __name__ == "__main__":
-    ranks.main(__name__, exact=False)
+    ranks.main(__name__)
