@@ -226,7 +226,8 @@ STUCK = {
 
 
 def test_the_end_of_a_process_while_a_callback_waits(rank, size):
-    if rank != 0:
+    # Its processes are two of its own, whatever the number of ranks.
+    if rank != 0 or size > 2:
         return
     folder = os.environ["WEIR_TEST_FOLDER"]
     for number, (name, (way, call)) in enumerate(STUCK.items()):

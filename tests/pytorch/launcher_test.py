@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import importlib.util
 import os
 import shutil
@@ -511,27 +512,35 @@ def test_the_hook_in_an_environment(folder):
     assert run([python, "-c", "print('no word')"], **with_variable)[0].strip() == "no word"
 
 
+def passes(name: str, function) -> bool:
+    path = tempfile.mkdtemp(prefix="weir_launcher_")
+    try:
+        function(Folder(path))
+        print(f"passed {name}", flush=True)
+    except LeftOut as reason:
+        print(f"LEFT OUT: {name}: {reason}", flush=True)
+    except BaseException:
+        print(f"{traceback.format_exc()}\nFAILED {name}", flush=True)
+        return False
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+    return True
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="only functions whose name has this in it")
     options = parser.parse_args()
-    failed = 0
-    for name, function in list(globals().items()):
-        if not name.startswith("test_") or options.only not in name:
-            continue
-        path = tempfile.mkdtemp(prefix="weir_launcher_")
-        try:
-            function(Folder(path))
-            print(f"passed {name}", flush=True)
-        except LeftOut as reason:
-            print(f"LEFT OUT: {name}: {reason}", flush=True)
-        except BaseException:
-            failed += 1
-            traceback.print_exc()
-            print(f"FAILED {name}", flush=True)
-        finally:
-            shutil.rmtree(path, ignore_errors=True)
-    return 1 if failed else 0
+    tests = [
+        (name, function)
+        for name, function in globals().items()
+        if name.startswith("test_") and options.only in name
+    ]
+    # Most of the time one process at a time imports PyTorch: two tests use two processors. The last
+    # takes longest.
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        passed = list(pool.map(lambda test: passes(*test), reversed(tests)))
+    return 0 if all(passed) else 1
 
 
 if __name__ == "__main__":
