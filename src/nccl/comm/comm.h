@@ -275,4 +275,19 @@ std::optional<ncclWindow_vidmem> find_window(ncclWindow_t window);
 // The error for a handle that `find` does not know.
 Outcome no_such_handle(const char* function, ncclComm_t handle);
 
+// As guarded() of outcome.h, for a function that is given a communicator: `body` gets it, and an
+// error's text is kept for the communicator too.
+template <typename Body>
+ncclResult_t with_comm(const char* function, ncclComm_t handle, Body body,
+                       std::shared_ptr<Comm> (*look_up)(ncclComm_t) = find) noexcept {
+  std::shared_ptr<Comm> comm;
+  try {
+    comm = look_up(handle);
+    const Outcome outcome = comm == nullptr ? no_such_handle(function, handle) : body(*comm);
+    return report(outcome, comm.get());
+  } catch (...) {
+    return report(outcome_of_exception(function, std::current_exception()), comm.get());
+  }
+}
+
 }  // namespace weir::nccl

@@ -18,6 +18,7 @@ using weir::nccl::guarded;
 using weir::nccl::invalid_argument;
 using weir::nccl::Outcome;
 using weir::nccl::Setup;
+using weir::nccl::with_comm;
 
 namespace {
 
@@ -34,17 +35,7 @@ ncclResult_t set_up(const char* function, Make make) noexcept {
   }
 }
 
-// `ask` gets the communicator and returns an Outcome.
-template <typename Ask>
-ncclResult_t with_comm(const char* function, ncclComm_t handle, Ask ask) noexcept {
-  return guarded(function, [&]() -> Outcome {
-    const auto comm = weir::nccl::find(handle);
-    if (comm == nullptr) return weir::nccl::no_such_handle(function, handle);
-    return ask(*comm);
-  });
-}
-
-// The same for a number that is known once the communicator is made.
+// with_comm() for a number that is known once the communicator is made.
 template <typename Ask>
 ncclResult_t number_of(const char* function, ncclComm_t handle, int* number, Ask ask) noexcept {
   return with_comm(function, handle, [&](Comm& comm) -> Outcome {
@@ -151,6 +142,7 @@ ncclResult_t weir::nccl::own::CommSplit(ncclComm_t handle, int color, int key, n
   return set_up(kFunction, [&](Setup* setup) -> Outcome {
     const Parent parent = weir::nccl::find_parent(handle);
     if (parent.comm == nullptr) return weir::nccl::no_such_handle(kFunction, handle);
+    setup->parent = parent.comm;
     Outcome outcome = parent.comm->shareable(kFunction);
     if (!outcome.ok()) return outcome;
     return weir::nccl::make_split(kFunction, parent, color, key, new_comm, config, setup);
@@ -163,6 +155,7 @@ ncclResult_t weir::nccl::own::CommShrink(ncclComm_t handle, int* excluded, int e
   return set_up(kFunction, [&](Setup* setup) -> Outcome {
     const Parent parent = weir::nccl::find_parent(handle);
     if (parent.comm == nullptr) return weir::nccl::no_such_handle(kFunction, handle);
+    setup->parent = parent.comm;
     if (flags != NCCL_SHRINK_DEFAULT && flags != NCCL_SHRINK_ABORT) {
       return invalid_argument(
           fmt::format("{}: shrinkFlags {:#x} is neither NCCL_SHRINK_DEFAULT nor NCCL_SHRINK_ABORT",
@@ -189,14 +182,14 @@ ncclResult_t weir::nccl::own::CommShrink(ncclComm_t handle, int* excluded, int e
 
 ncclResult_t weir::nccl::own::CommGetUniqueId(ncclComm_t handle, ncclUniqueId* id) {
   constexpr const char* kFunction = "ncclCommGetUniqueId";
-  return guarded(kFunction, [&]() -> Outcome {
-    const Parent parent = weir::nccl::find_parent(handle);
-    if (parent.comm == nullptr) return weir::nccl::no_such_handle(kFunction, handle);
-    Outcome outcome = parent.comm->ready(kFunction);
+  const auto ask = [&](Comm& comm) -> Outcome {
+    Outcome outcome = comm.ready(kFunction);
     if (outcome.ok()) outcome = weir::nccl::make_unique_id(kFunction, id);
-    if (outcome.ok()) parent.comm->hold_grow_id(weir::nccl::to_weir_id(*id));
+    if (outcome.ok()) comm.hold_grow_id(weir::nccl::to_weir_id(*id));
     return outcome;
-  });
+  };
+  return with_comm(kFunction, handle, ask,
+                   [](ncclComm_t it) { return weir::nccl::find_parent(it).comm; });
 }
 
 ncclResult_t weir::nccl::own::CommGrow(ncclComm_t handle, int rank_count, const ncclUniqueId* id,
@@ -207,6 +200,7 @@ ncclResult_t weir::nccl::own::CommGrow(ncclComm_t handle, int rank_count, const 
     if (handle != nullptr) {
       parent = weir::nccl::find_parent(handle);
       if (parent.comm == nullptr) return weir::nccl::no_such_handle(kFunction, handle);
+      setup->parent = parent.comm;
       Outcome outcome = parent.comm->ready(kFunction);
       if (!outcome.ok()) return outcome;
     }

@@ -15,18 +15,21 @@
 #include "nccl/host/one_sided.h"
 #include "weir/nccl_device.h"
 
+using weir::nccl::Comm;
 using weir::nccl::guarded;
 using weir::nccl::invalid_usage;
 using weir::nccl::Outcome;
 
 namespace {
 
-ncclResult_t no_device(const char* function) noexcept {
+ncclResult_t no_device(const char* function, ncclComm_t handle = nullptr) noexcept {
   return guarded(function, [&]() -> Outcome {
-    return invalid_usage(fmt::format(
+    Outcome outcome = invalid_usage(fmt::format(
         "{}: device-side communication needs NCCL's own transports; this communicator runs on host "
         "memory",
         function));
+    if (const auto comm = weir::nccl::find(handle)) comm->note_error(outcome.text);
+    return outcome;
   });
 }
 
@@ -34,19 +37,17 @@ ncclResult_t no_device(const char* function) noexcept {
 template <typename Make>
 ncclTeam_t team_of(const char* function, ncclComm_t handle, Make make) noexcept {
   ncclTeam_t team{0, 0, 0};
-  (void)guarded(function, [&]() -> Outcome {
-    const auto comm = weir::nccl::find(handle);
-    if (comm == nullptr) return weir::nccl::no_such_handle(function, handle);
-    Outcome outcome = comm->made(function);
-    if (outcome.ok()) team = make(*comm);
+  (void)weir::nccl::with_comm(function, handle, [&](Comm& comm) -> Outcome {
+    Outcome outcome = comm.made(function);
+    if (outcome.ok()) team = make(comm);
     return outcome;
   });
   return team;
 }
 
 // Without devices no rank can load from another's memory: every rank is a team of its own.
-ncclTeam_t alone(const weir::nccl::Comm&) { return {1, 0, 1}; }
-ncclTeam_t everybody(const weir::nccl::Comm& comm) { return {comm.rank_count(), comm.rank(), 1}; }
+ncclTeam_t alone(const Comm&) { return {1, 0, 1}; }
+ncclTeam_t everybody(const Comm& comm) { return {comm.rank_count(), comm.rank(), 1}; }
 
 int narrowed(int64_t value, int otherwise) {
   return value >= INT_MIN && value <= INT_MAX ? static_cast<int>(value) : otherwise;
@@ -66,21 +67,19 @@ int rank_in(ncclTeam_t others, ncclTeam_t team, int rank) {
 
 ncclResult_t weir::nccl::own::CommQueryProperties(ncclComm_t handle, ncclCommProperties* props) {
   constexpr const char* kFunction = "ncclCommQueryProperties";
-  return guarded(kFunction, [&]() -> Outcome {
-    const auto comm = weir::nccl::find(handle);
-    if (comm == nullptr) return weir::nccl::no_such_handle(kFunction, handle);
+  return weir::nccl::with_comm(kFunction, handle, [&](Comm& comm) -> Outcome {
     if (props == nullptr) return invalid_argument(fmt::format("{}: props is NULL", kFunction));
     constexpr size_t kBytesMin = offsetof(ncclCommProperties, rank);
     Outcome outcome = weir::nccl::check_head(kFunction, "props", props, kBytesMin, NCCL_API_MAGIC,
                                              "NCCL_COMM_PROPERTIES_INITIALIZER");
-    if (outcome.ok()) outcome = comm->made(kFunction);
+    if (outcome.ok()) outcome = comm.made(kFunction);
     if (!outcome.ok()) return outcome;
     ncclCommProperties own{};
-    own.rank = comm->rank();
-    own.nRanks = comm->rank_count();
-    own.cudaDev = comm->device();
-    own.nvmlDev = comm->device();
-    own.nLsaTeams = comm->rank_count();
+    own.rank = comm.rank();
+    own.nRanks = comm.rank_count();
+    own.cudaDev = comm.device();
+    own.nvmlDev = comm.device();
+    own.nLsaTeams = comm.rank_count();
     own.hostRmaSupport = true;
     const size_t bytes = std::min(props->size, sizeof own);
     std::memcpy(reinterpret_cast<char*>(props) + kBytesMin,
@@ -89,13 +88,13 @@ ncclResult_t weir::nccl::own::CommQueryProperties(ncclComm_t handle, ncclCommPro
   });
 }
 
-ncclResult_t weir::nccl::own::DevCommCreate(ncclComm_t, const ncclDevCommRequirements*,
+ncclResult_t weir::nccl::own::DevCommCreate(ncclComm_t comm, const ncclDevCommRequirements*,
                                             ncclDevComm*) {
-  return no_device("ncclDevCommCreate");
+  return no_device("ncclDevCommCreate", comm);
 }
 
-ncclResult_t weir::nccl::own::DevCommDestroy(ncclComm_t, const ncclDevComm*) {
-  return no_device("ncclDevCommDestroy");
+ncclResult_t weir::nccl::own::DevCommDestroy(ncclComm_t comm, const ncclDevComm*) {
+  return no_device("ncclDevCommDestroy", comm);
 }
 
 ncclResult_t weir::nccl::own::GetLsaMultimemDevicePointer(ncclWindow_t, size_t, void**) {
@@ -186,10 +185,10 @@ ncclResult_t weir::nccl::own::LsaBarrierCreateRequirement(ncclTeam_t, int, ncclL
   return no_device("ncclLsaBarrierCreateRequirement");
 }
 
-ncclResult_t weir::nccl::own::GinBarrierCreateRequirement(ncclComm_t, ncclTeam_t, int,
+ncclResult_t weir::nccl::own::GinBarrierCreateRequirement(ncclComm_t comm, ncclTeam_t, int,
                                                           ncclGinBarrierHandle*,
                                                           ncclDevResourceRequirements*) {
-  return no_device("ncclGinBarrierCreateRequirement");
+  return no_device("ncclGinBarrierCreateRequirement", comm);
 }
 
 ncclResult_t weir::nccl::own::GinOutboxCreateRequirement(int, int, ncclGinOutboxHandle*,

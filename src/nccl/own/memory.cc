@@ -82,25 +82,21 @@ Outcome no_such_window(const char* function) {
 ncclResult_t weir::nccl::own::CommRegister(const ncclComm_t handle, void* buffer, size_t bytes,
                                            void** out) {
   constexpr const char* kFunction = "ncclCommRegister";
-  return guarded(kFunction, [&]() -> Outcome {
-    const auto comm = weir::nccl::find(handle);
-    if (comm == nullptr) return weir::nccl::no_such_handle(kFunction, handle);
+  return weir::nccl::with_comm(kFunction, handle, [&](Comm& comm) -> Outcome {
     if (out == nullptr) return invalid_argument(fmt::format("{}: handle is NULL", kFunction));
     *out = nullptr;
     Outcome outcome = check_range(kFunction, buffer, bytes);
-    if (outcome.ok()) outcome = comm->ready(kFunction);
-    if (outcome.ok()) *out = comm->add_registration();
+    if (outcome.ok()) outcome = comm.ready(kFunction);
+    if (outcome.ok()) *out = comm.add_registration();
     return outcome;
   });
 }
 
 ncclResult_t weir::nccl::own::CommDeregister(const ncclComm_t handle, void* registration) {
   constexpr const char* kFunction = "ncclCommDeregister";
-  return guarded(kFunction, [&]() -> Outcome {
-    const auto comm = weir::nccl::find(handle);
-    if (comm == nullptr) return weir::nccl::no_such_handle(kFunction, handle);
+  return weir::nccl::with_comm(kFunction, handle, [&](Comm& comm) -> Outcome {
     if (registration == nullptr) return {};
-    if (comm->remove_registration(registration)) return {};
+    if (comm.remove_registration(registration)) return {};
     return invalid_argument(fmt::format(
         "{}: handle {} was not made by ncclCommRegister on this communicator, or was deregistered",
         kFunction, registration));
@@ -148,29 +144,25 @@ ncclResult_t weir::nccl::own::CommWindowRegister(ncclComm_t handle, void* buffer
 
 ncclResult_t weir::nccl::own::CommWindowDeregister(ncclComm_t handle, ncclWindow_t window) {
   constexpr const char* kFunction = "ncclCommWindowDeregister";
-  return guarded(kFunction, [&]() -> Outcome {
-    const auto comm = weir::nccl::find(handle);
-    if (comm == nullptr) return weir::nccl::no_such_handle(kFunction, handle);
+  return weir::nccl::with_comm(kFunction, handle, [&](Comm& comm) -> Outcome {
     if (window == nullptr) return {};
-    const auto taken = comm->remove_window(window);
+    const auto taken = comm.remove_window(window);
     if (taken == nullptr) return no_such_window(kFunction);
     if (taken->shared->reachable != 0) {
-      comm->weir()->comm->windows().withdraw_reachable(taken->shared->reachable);
+      comm.weir()->comm->windows().withdraw_reachable(taken->shared->reachable);
     }
     if (const auto on_devices = std::exchange(taken->shared->on_devices, nullptr)) {
-      weir::comm::end_window(*comm->devices().stream_memory(), on_devices.get());
+      weir::comm::end_window(*comm.devices().stream_memory(), on_devices.get());
     }
-    return comm->one_sided()->end_window(kFunction, *comm, *taken->shared);
+    return comm.one_sided()->end_window(kFunction, comm, *taken->shared);
   });
 }
 
 ncclResult_t weir::nccl::own::WinGetUserPtr(ncclComm_t handle, ncclWindow_t window, void** out) {
   constexpr const char* kFunction = "ncclWinGetUserPtr";
-  return guarded(kFunction, [&]() -> Outcome {
-    const auto comm = weir::nccl::find(handle);
-    if (comm == nullptr) return weir::nccl::no_such_handle(kFunction, handle);
+  return weir::nccl::with_comm(kFunction, handle, [&](Comm& comm) -> Outcome {
     if (out == nullptr) return invalid_argument(fmt::format("{}: outUserPtr is NULL", kFunction));
-    const auto known = comm->window(window);
+    const auto known = comm.window(window);
     if (!known.has_value()) return no_such_window(kFunction);
     *out = known->buffer;
     return {};

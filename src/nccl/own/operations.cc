@@ -14,6 +14,7 @@
 #include "nccl/own/group.h"
 
 using weir::nccl::Arguments;
+using weir::nccl::Comm;
 using weir::nccl::Operation;
 using weir::nccl::Outcome;
 using weir::nccl::Setup;
@@ -218,10 +219,8 @@ ncclResult_t weir::nccl::own::RedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar
                                                    ncclScalarResidence_t residence,
                                                    ncclComm_t handle) {
   constexpr const char* kFunction = "ncclRedOpCreatePreMulSum";
-  return guarded(kFunction, [&]() -> Outcome {
-    const auto comm = weir::nccl::find(handle);
-    if (comm == nullptr) return weir::nccl::no_such_handle(kFunction, handle);
-    Outcome outcome = comm->ready(kFunction);
+  return weir::nccl::with_comm(kFunction, handle, [&](Comm& comm) -> Outcome {
+    Outcome outcome = comm.ready(kFunction);
     if (!outcome.ok()) return outcome;
     if (op == nullptr) return invalid_argument(fmt::format("{}: op is NULL", kFunction));
     if (scalar == nullptr) return invalid_argument(fmt::format("{}: scalar is NULL", kFunction));
@@ -241,15 +240,12 @@ ncclResult_t weir::nccl::own::RedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar
           fmt::format("{}: residence {} is neither ncclScalarDevice nor ncclScalarHostImmediate",
                       kFunction, static_cast<int>(residence)));
     }
-    return comm->create_factor(kFunction, factor, op);
+    return comm.create_factor(kFunction, factor, op);
   });
 }
 
 ncclResult_t weir::nccl::own::RedOpDestroy(ncclRedOp_t op, ncclComm_t handle) {
   constexpr const char* kFunction = "ncclRedOpDestroy";
-  return guarded(kFunction, [&]() -> Outcome {
-    const auto comm = weir::nccl::find(handle);
-    if (comm == nullptr) return weir::nccl::no_such_handle(kFunction, handle);
-    return comm->destroy_factor(kFunction, op);
-  });
+  return weir::nccl::with_comm(
+      kFunction, handle, [&](Comm& comm) -> Outcome { return comm.destroy_factor(kFunction, op); });
 }

@@ -321,7 +321,6 @@ Outcome make_split(const char* function, const Parent& from, int color, int key,
   Outcome outcome = read_config(function, given, &config);
   if (!outcome.ok()) return outcome;
   setup->function = function;
-  setup->parent = parent;
   if (color >= 0) open(setup, function, config, 0, 0, parent->device_for_child(), out);
   if (from.real != nullptr) {
     setup->work = [function, from, comm = setup->made, config, color, key,
@@ -361,7 +360,6 @@ Outcome make_shrink(const char* function, const Parent& from, std::vector<int> e
   Outcome outcome = read_config(function, given, &config);
   if (!outcome.ok()) return outcome;
   open(setup, function, config, 0, 0, parent->device_for_child(), out);
-  setup->parent = parent;
   if (from.real != nullptr) {
     setup->work = [function, from, comm = setup->made, excluded = std::move(excluded), flags,
                    forwarding = Forwarding(given, parent->device())] {
@@ -412,7 +410,6 @@ Outcome make_grow(const char* function, const Parent& from, int rank_count, cons
   if (!outcome.ok()) return outcome;
   open(setup, function, std::move(config), rank, rank_count,
        parent != nullptr ? parent->device_for_child() : current_device(), out);
-  setup->parent = parent;
   setup->work = [function, from, comm = setup->made, rank_count, passed, rank,
                  forwarding = Forwarding(given, setup->made->device())]() -> Outcome {
     weir_unique_id_t agreed{};
