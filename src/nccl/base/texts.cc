@@ -93,8 +93,7 @@ std::string arguments(std::string_view ours) {
   while (!ours.empty()) {
     const size_t comma = ours.find(", ");
     const std::string_view one = ours.substr(0, comma);
-    const std::string_view theirs = found(kArguments, one);
-    text += theirs.empty() ? one : theirs;
+    text += argument_of_nccl(one);
     if (comma == std::string_view::npos) break;
     text += ", ";
     ours.remove_prefix(comma + 2);
@@ -118,6 +117,11 @@ void replace_calls(std::string* text) {
 }
 
 }  // namespace
+
+std::string_view argument_of_nccl(std::string_view ours) {
+  const std::string_view theirs = found(kArguments, ours);
+  return theirs.empty() ? ours : theirs;
+}
 
 std::string for_callers_of_nccl(std::string text) {
   replace_phrases(&text);

@@ -4,9 +4,13 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace weir::nccl {
 
 std::string for_callers_of_nccl(std::string text);
+
+// "ncclFloat32" for "float32", "ncclSum" for "sum".
+std::string_view argument_of_nccl(std::string_view ours);
 
 }  // namespace weir::nccl

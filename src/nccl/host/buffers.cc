@@ -3,11 +3,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
 
 #include "cuda/driver.h"
+#include "nccl/api/translate.h"
 #include "nccl/host/slices.h"
 
 namespace weir::nccl {
@@ -40,6 +42,20 @@ Outcome check_buffer(const cuda::Driver& driver, const Operation& operation, con
                                             : fault));
 }
 
+Outcome check_scalar(const cuda::Driver& driver, const Operation& operation) {
+  if (!operation.factor.has_value()) return {};
+  const void* const scalar = operation.factor->device_scalar;
+  if (scalar == nullptr) return {};
+  const size_t bytes = element_bytes(operation.factor->type);
+  const std::string fault = driver.fault_of(scalar, bytes, false);
+  if (fault.empty()) return {};
+  const Comm& comm = *operation.comm;
+  return invalid_argument(
+      fmt::format("{}, rank {} of {}: the scalar {} of {} bytes, with which "
+                  "ncclRedOpCreatePreMulSum made the reduction, {}",
+                  operation.function, comm.rank(), comm.rank_count(), scalar, bytes, fault));
+}
+
 }  // namespace
 
 void note_buffers(Operation* operation) {
@@ -57,7 +73,8 @@ Outcome check_buffers(const Operation& operation) {
   Outcome outcome =
       check_buffer(*driver, operation, operation.send, whole.send_blocks * block_bytes, false);
   if (!outcome.ok()) return outcome;
-  return check_buffer(*driver, operation, operation.recv, whole.recv_blocks * block_bytes, true);
+  outcome = check_buffer(*driver, operation, operation.recv, whole.recv_blocks * block_bytes, true);
+  return outcome.ok() ? check_scalar(*driver, operation) : outcome;
 }
 
 Outcome check_overlap(const Operation& operation) {
@@ -78,10 +95,12 @@ Outcome check_overlap(const Operation& operation) {
   const size_t in_send = whole.recv_blocks < whole.send_blocks ? mine : 0;
   if (send + in_send == recv + in_recv) return {};
   return invalid_argument(fmt::format(
-      "{}, rank {} of {}: sendbuff {} of {} bytes and recvbuff {} of {} bytes overlap other than "
-      "in place; use separate buffers, or in place {} as the {}",
+      "{}, rank {} of {}: sendbuff {} of {} bytes and recvbuff {} of {} bytes overlap by {} bytes, "
+      "other than in place: count {} may be too large for a buffer; else use separate buffers, or "
+      "in place {} as the {}",
       operation.function, comm.rank(), comm.rank_count(), operation.send, send_bytes,
       operation.recv, recv_bytes,
+      std::min(send + send_bytes, recv + recv_bytes) - std::max(send, recv), operation.count,
       fmt::ptr(reinterpret_cast<void*>(
           in_send > 0 || whole.recv_blocks < whole.send_blocks ? send + in_send : recv + in_recv)),
       whole.recv_blocks < whole.send_blocks ? "recvbuff" : "sendbuff"));

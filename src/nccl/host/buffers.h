@@ -17,7 +17,8 @@ void note_buffers(Operation* operation);
 // The buffers must be apart, or exactly in place.
 Outcome check_overlap(const Operation& operation);
 
-// Success where CUDA is real or not in use, and for memory that CUDA does not know.
+// The buffers, and the scalar on a device of a pre-multiplied sum. Success where CUDA is real or
+// not in use, and for memory that CUDA does not know.
 Outcome check_buffers(const Operation& operation);
 
 }  // namespace weir::nccl

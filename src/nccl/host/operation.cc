@@ -6,7 +6,9 @@
 #include <string_view>
 
 #include "api/handles.h"
+#include "core/base/types.h"
 #include "nccl/api/translate.h"
+#include "nccl/base/texts.h"
 #include "nccl/host/buffers.h"
 #include "nccl/host/one_sided.h"
 
@@ -62,6 +64,10 @@ size_t block_count(OperationKind kind, int rank_count) {
     default:
       return 1;
   }
+}
+
+std::string_view told(weir_datatype_t type) {
+  return argument_of_nccl(name_of(static_cast<DataType>(type)));
 }
 
 Outcome wrong(const Arguments& a, const Comm& comm, const std::string& what) {
@@ -132,10 +138,10 @@ Outcome check(const Arguments& a, Operation* operation) {
                                  static_cast<int>(a.op), ncclNumOps - 1));
       }
       if (operation->factor->type != *type) {
-        return wrong(a, *comm,
-                     fmt::format("reduction op {} was made for datatype {}, the data have {}",
-                                 static_cast<int>(a.op), static_cast<int>(operation->factor->type),
-                                 static_cast<int>(a.type)));
+        return wrong(
+            a, *comm,
+            fmt::format("reduction op {} was made for {}, the data are {}", static_cast<int>(a.op),
+                        told(operation->factor->type), told(*type)));
       }
     }
   }
@@ -173,8 +179,9 @@ Outcome check(const Arguments& a, Operation* operation) {
   operation->peer = a.peer;
   operation->stream = a.stream;
   operation->launch_event = launch_event_of(a.config);
-  outcome = check_overlap(*operation);
-  return outcome.ok() ? check_buffers(*operation) : outcome;
+  // In this order: a buffer that is too short may end in the other one.
+  outcome = check_buffers(*operation);
+  return outcome.ok() ? check_overlap(*operation) : outcome;
 }
 
 namespace {

@@ -8,6 +8,7 @@
 
 #include <csignal>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -138,6 +139,65 @@ TEST(NcclBuffers, FreedMemoryIsRefused) {
                             ranks.stream(0).nccl()),
               ncclInvalidArgument);
     expect_error_with({"ncclAllReduce", "sendbuff", "lies in no allocation"});
+  }
+}
+
+// The text says so, and not that the buffers overlap.
+TEST(NcclBuffers, ABufferThatIsTooShortIsRefusedAlsoWhereTheOtherBufferFollows) {
+  use_device(0);
+  const StreamRanks ranks(1);
+  std::set<cuda::DevicePointer> made;
+  for (int i = 0; i < 16; ++i) {
+    cuda::DevicePointer one = 0;
+    ASSERT_EQ(cuMemAlloc_v2(&one, kUnit), cuda::kSuccess);
+    made.insert(one);
+  }
+  int pairs = 0;
+  for (const cuda::DevicePointer one : made) {
+    if (made.count(one + kUnit) == 0) continue;
+    ++pairs;
+    const size_t count = kUnit / sizeof(int);
+    const auto call = [&](cuda::DevicePointer from, cuda::DevicePointer to) {
+      return ncclAllReduce(reinterpret_cast<const void*>(static_cast<uintptr_t>(from)),
+                           reinterpret_cast<void*>(static_cast<uintptr_t>(to)), count + 1, ncclInt,
+                           ncclSum, ranks.comm(0), ranks.stream(0).nccl());
+    };
+    EXPECT_EQ(call(one, one + kUnit), ncclInvalidArgument);
+    expect_error_with({"ncclAllReduce, rank 0 of 1: sendbuff", "ends outside it"});
+    EXPECT_EQ(call(one + kUnit, one), ncclInvalidArgument);
+    expect_error_with({"ends outside it"});
+  }
+  EXPECT_GT(pairs, 0) << "no allocation lies directly behind another one";
+  for (const cuda::DevicePointer one : made) EXPECT_CUDA(cuMemFree_v2(one));
+}
+
+TEST(NcclBuffers, AFreedScalarOfAPreMultipliedSumIsRefused) {
+  use_device(0);
+  const StreamRanks ranks(1);
+  for (const size_t count : {kCount, kFew}) {
+    const Array data(MemoryKind::kDevice, count);
+    data.set(std::vector<int>(count, 7));
+    cuda::DevicePointer scalar = 0;
+    EXPECT_CUDA(cuMemAlloc_v2(&scalar, sizeof(int)));
+    const int factor = 3;
+    EXPECT_CUDA(cuMemcpyHtoD_v2(scalar, &factor, sizeof factor));
+    ncclRedOp_t op = ncclSum;
+    EXPECT_NCCL(ncclRedOpCreatePreMulSum(&op, reinterpret_cast<void*>(uintptr_t{scalar}), ncclInt,
+                                         ncclScalarDevice, ranks.comm(0)));
+    const auto call = [&] {
+      return ncclAllReduce(data.data(), data.data(), count, ncclInt, op, ranks.comm(0),
+                           ranks.stream(0).nccl());
+    };
+    EXPECT_NCCL(call());
+    ranks.synchronize();
+    EXPECT_CUDA(cuMemFree_v2(scalar));
+    EXPECT_EQ(call(), ncclInvalidArgument);
+    expect_error_with({"ncclAllReduce, rank 0 of 1: the scalar 0x", "of 4 bytes",
+                       "ncclRedOpCreatePreMulSum", "lies in no allocation"});
+    ranks.synchronize();
+    EXPECT_EQ(data.get(), std::vector<int>(count, 21));
+    EXPECT_EQ(async_error(ranks.comm(0)), ncclSuccess);
+    EXPECT_NCCL(ncclRedOpDestroy(op, ranks.comm(0)));
   }
 }
 
@@ -277,7 +337,9 @@ TEST(NcclBuffers, BuffersThatOverlapOtherThanInPlaceAreRefusedOnStreamsToo) {
     };
     for (const int off : {-1, 1}) {
       EXPECT_EQ(on(0, off), ncclInvalidArgument) << static_cast<int>(it.kind);
-      expect_error_with({"rank 0 of 2", "sendbuff", "overlap other than in place"});
+      expect_error_with({"rank 0 of 2", "sendbuff", "overlap by ", "other than in place",
+                         "count 100 may be too large for a buffer"});
+      if (it.kind == Kind::kAllReduce) expect_error_with({"overlap by 396 bytes"});
     }
     ASSERT_NCCL(ncclGroupStart());
     for (int r = 0; r < 2; ++r) EXPECT_NCCL(on(r, 0)) << static_cast<int>(it.kind);

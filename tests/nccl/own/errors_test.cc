@@ -83,7 +83,8 @@ TEST(NcclErrors, BuffersThatOverlapOtherThanInPlaceAreRefused) {
   int values[4] = {};
   EXPECT_EQ(ncclAllReduce(values, values + 1, 3, ncclInt, ncclSum, ranks[0], nullptr),
             ncclInvalidArgument);
-  expect_error_with({"ncclAllReduce", "overlap"});
+  expect_error_with({"ncclAllReduce", "overlap by 8 bytes, other than in place",
+                     "count 3 may be too large for a buffer"});
 }
 
 TEST(NcclErrors, WrongArgumentsOfAMakerAreNamed) {
@@ -315,6 +316,7 @@ TEST(NcclErrors, AFactorBelongsToOneCommunicatorAndOneType) {
             ncclInvalidArgument);
   EXPECT_EQ(ncclAllReduce(&value, &value, 1, ncclFloat, op, ranks[0], nullptr),
             ncclInvalidArgument);
+  expect_error_with({"made for ncclFloat64, the data are ncclFloat32"});
   EXPECT_EQ(ncclRedOpDestroy(op, others[0]), ncclInvalidArgument);
   EXPECT_NCCL(ncclAllReduce(&value, &value, 1, ncclDouble, op, ranks[0], nullptr));
   EXPECT_EQ(value, 2);
