@@ -115,9 +115,9 @@ typedef enum weir_datatype WEIR_INT_ENUM {
  * truncated towards zero). Integer sums and products wrap.
  *
  * Too large a result is infinity where the type has it, and NaN in fp8-e4m3, so that an overflow
- * stays visible; a NaN among the operands gives NaN. With WEIR_COMM_NCCL_ARITHMETIC, as in
- * libnccl.so.2: too large a result of fp8 is the largest number with its sign (448, 57344), and
- * maximum and minimum ignore NaN unless all operands are NaN.
+ * stays visible; a NaN among the operands gives NaN. With WEIR_COMM_NCCL_ARITHMETIC, and always on
+ * memory of devices, as in libnccl.so.2: too large a result of fp8 is the largest number with its
+ * sign (448, 57344), and maximum and minimum ignore NaN unless all operands are NaN.
  */
 typedef int weir_redop_t;
 enum { WEIR_SUM = 0, WEIR_PROD = 1, WEIR_MAX = 2, WEIR_MIN = 3, WEIR_AVG = 4 };
@@ -214,8 +214,7 @@ WEIR_API weir_result_t weir_comm_destroy(weir_comm_t comm);
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_comm_rank(weir_comm_t comm, int* rank);
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_comm_size(weir_comm_t comm, int* rank_count);
 
-/* How long the parts of making a communicator took on this rank, in nanoseconds, in the order in
- * which they happen. */
+/* How long each part of making a communicator took on this rank, in nanoseconds, in their order. */
 typedef struct weir_start_times {
   size_t struct_bytes;
   uint64_t rendezvous_ns; /* until this rank had its place in the bootstrap */

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Collectives of the C API that go directly between devices, without NCCL, on the strict libcuda of
 // tests/nccl: between threads, with and without a stream, and in graphs.
+#include <cmath>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -33,6 +35,38 @@ TEST(DeviceStreams, EveryTypeAndReductionHoldsTheHostsResult) {
     expect_as_on_host(kCases[0], comm, n, rank, 50001, WEIR_FLOAT32, half, 0, Way::kBlocking,
                       stream);
     EXPECT_WEIR(comm, weir_redop_destroy(comm, half));
+  });
+}
+
+// As weir_redop_t and docs/device_memory.md have it: the arithmetic of NCCL, without the flag.
+TEST(DeviceStreams, ANumberComesBeforeANanAndFp8SaturatesUnlikeOnTheHost) {
+  run_threads_on_devices(2, [](weir_comm_t comm, int, int rank) {
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    for (const weir_redop_t op : {WEIR_MAX, WEIR_MIN}) {
+      // A NaN of rank 0, one of rank 1, and of both.
+      const std::vector<float> host = {rank == 0 ? nan : 5, rank == 1 ? nan : 6, nan};
+      const DeviceArray<float> data(host);
+      ASSERT_WEIR(comm,
+                  weir_all_reduce(comm, data.data(), data.data(), 3, WEIR_FLOAT32, op, nullptr));
+      const std::vector<float> got = data.get();
+      EXPECT_EQ(got[0], 5);
+      EXPECT_EQ(got[1], 6);
+      EXPECT_TRUE(std::isnan(got[2]));
+      std::vector<float> on_host = host;
+      ASSERT_WEIR(comm, weir_all_reduce(comm, on_host.data(), on_host.data(), 3, WEIR_FLOAT32, op,
+                                        nullptr));
+      for (const float value : on_host) EXPECT_TRUE(std::isnan(value));
+    }
+    constexpr unsigned char kLargest = 0x7e;  // 448 in e4m3
+    constexpr unsigned char kNan = 0x7f;
+    std::vector<unsigned char> on_host = {kLargest};
+    const DeviceArray<unsigned char> data(on_host);
+    ASSERT_WEIR(comm, weir_all_reduce(comm, data.data(), data.data(), 1, WEIR_FLOAT8_E4M3, WEIR_SUM,
+                                      nullptr));
+    EXPECT_EQ(data.get()[0], kLargest);
+    ASSERT_WEIR(comm, weir_all_reduce(comm, on_host.data(), on_host.data(), 1, WEIR_FLOAT8_E4M3,
+                                      WEIR_SUM, nullptr));
+    EXPECT_EQ(on_host[0] & kNan, kNan);
   });
 }
 
