@@ -136,10 +136,14 @@ ncclResult_t Comm::async_error() {
   if (const int failed = failure_.load(); failed != ncclSuccess) {
     return static_cast<ncclResult_t>(failed);
   }
-  weir_comm_t comm = weir();
-  if (comm == nullptr) return ncclInProgress;  // in a group that has not ended
+  if (weir() == nullptr) return ncclInProgress;  // in a group that has not ended
   if (revoked_.load()) return ncclSuccess;
   if (finalized_.load() && !streams_idle()) return ncclInProgress;
+  return reported_error();
+}
+
+ncclResult_t Comm::reported_error() {
+  weir_comm_t comm = weir();
   weir_result_t error = WEIR_OK;
   if (const weir_result_t asked = weir_comm_async_error(comm, &error); asked != WEIR_OK) {
     return to_nccl(asked);

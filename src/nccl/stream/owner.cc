@@ -41,8 +41,8 @@ class CommAsOwner final : public comm::StreamOwner {
   bool is_broken() override { return comm_->broken(); }
   std::string last_error() override { return comm_->last_error(); }
   bool hears_of_error() override {
-    const ncclResult_t error = comm_->async_error();
-    if (error == ncclSuccess || error == ncclInProgress) return false;
+    const ncclResult_t error = comm_->reported_error();
+    if (error == ncclSuccess) return false;
     comm_->stream_failed({error, comm_->last_error()});
     return true;
   }
