@@ -173,6 +173,9 @@ class Communicator {
   std::vector<Rank> lost_ranks();
   // See StreamOwner.
   std::vector<Rank> gone_ranks();
+  void note_stuck(const void* call, const std::vector<Rank>& awaited);
+  bool find_culprits(const std::vector<Rank>& awaited, const WaitTime& time, uint64_t timeout_ns,
+                     std::vector<Rank>* culprits);
   std::string describe_lost(const std::vector<Rank>& ranks);
   std::string calls_elsewhere(const std::vector<Rank>& ranks);
   Status health() const { return state_.failure.status(); }  // ok, or the error that it has met

@@ -354,7 +354,7 @@ void Communicator::check(Request& request) {
   if (!other->state_.lock.try_lock()) return;
   const std::lock_guard lock(other->state_.lock, std::adopt_lock);
   operations_.collect_awaited_by_all(&awaited_);
-  other->health_.note_elsewhere(awaited_);
+  other->health_.note_elsewhere(this, awaited_);
   waits_elsewhere_ = true;
 }
 
@@ -368,7 +368,7 @@ void Communicator::end_wait_elsewhere() {
   Communicator* const other = related();
   if (other == nullptr) return;
   const std::lock_guard lock(other->state_.lock);
-  other->health_.note_elsewhere({});
+  other->health_.note_elsewhere(this, {});
 }
 
 Status Communicator::finish(Request* request) {
@@ -439,6 +439,15 @@ std::vector<Rank> Communicator::lost_ranks() {
 }
 
 std::vector<Rank> Communicator::gone_ranks() { return health_.gone_ranks(); }
+
+void Communicator::note_stuck(const void* call, const std::vector<Rank>& awaited) {
+  health_.note_stuck(call, awaited);
+}
+
+bool Communicator::find_culprits(const std::vector<Rank>& awaited, const WaitTime& time,
+                                 uint64_t timeout_ns, std::vector<Rank>* culprits) {
+  return health_.find_culprits(awaited, time, timeout_ns, culprits);
+}
 
 std::string Communicator::describe_lost(const std::vector<Rank>& ranks) {
   const std::lock_guard lock(state_.lock);

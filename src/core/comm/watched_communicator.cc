@@ -42,6 +42,17 @@ std::string WatchedCommunicator::describe_lost(const std::vector<Rank>& ranks) {
   return comm_ == nullptr ? "" : comm_->describe_lost(ranks);
 }
 
+void WatchedCommunicator::note_stuck(const void* call, const std::vector<Rank>& awaited) {
+  const std::lock_guard lock(lock_);
+  if (comm_ != nullptr) comm_->note_stuck(call, awaited);
+}
+
+bool WatchedCommunicator::find_culprits(const std::vector<Rank>& awaited, const WaitTime& time,
+                                        uint64_t timeout_ns, std::vector<Rank>* culprits) {
+  const std::lock_guard lock(lock_);
+  return comm_ == nullptr || comm_->find_culprits(awaited, time, timeout_ns, culprits);
+}
+
 void WatchedCommunicator::give_up(const Status& why, const std::vector<Rank>& blamed) {
   const std::lock_guard lock(lock_);
   if (comm_ != nullptr) comm_->give_up(why, blamed);

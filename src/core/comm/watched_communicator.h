@@ -24,6 +24,9 @@ class WatchedCommunicator final : public StreamOwner {
   std::string last_error() override;
   bool hears_of_error() override;
   std::vector<Rank> gone_ranks() override;
+  void note_stuck(const void* call, const std::vector<Rank>& awaited) override;
+  bool find_culprits(const std::vector<Rank>& awaited, const WaitTime& time, uint64_t timeout_ns,
+                     std::vector<Rank>* culprits) override;
   void give_up(const Status& why, const std::vector<Rank>& blamed) override;
   std::string describe_lost(const std::vector<Rank>& ranks) override;
   std::string message_hint(const std::vector<Rank>& ranks) override;

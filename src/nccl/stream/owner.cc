@@ -50,6 +50,13 @@ class CommAsOwner final : public comm::StreamOwner {
   std::string describe_lost(const std::vector<Rank>& ranks) override {
     return comm_->weir()->comm->describe_lost(ranks);
   }
+  void note_stuck(const void* call, const std::vector<Rank>& awaited) override {
+    comm_->weir()->comm->note_stuck(call, awaited);
+  }
+  bool find_culprits(const std::vector<Rank>& awaited, const comm::WaitTime& time,
+                     uint64_t timeout_ns, std::vector<Rank>* culprits) override {
+    return comm_->weir()->comm->find_culprits(awaited, time, timeout_ns, culprits);
+  }
   void give_up(const Status& why, const std::vector<Rank>&) override {
     comm_->give_up(outcome_of(why));
   }

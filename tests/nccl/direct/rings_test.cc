@@ -8,11 +8,15 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
+#include <chrono>
+#include <cstdlib>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "nccl/stream/graph_support.h"
 #include "nccl/stream/stream_support.h"
 
 namespace weir::nccl::test {
@@ -118,6 +122,42 @@ TEST(NcclRings, NonblockingCommunicatorsAndThoseOfSplitTakeThem) {
     EXPECT_NCCL(ncclCommDestroy(child));
     EXPECT_NCCL(ncclCommDestroy(comm));
   });
+}
+
+// The neighbors of a rank wait as it does: no rank that has launched the graph is named.
+TEST(NcclRings, ARankThatDoesNotLaunchItsGraphIsNamedAtTheDeadline) {
+  constexpr int kLate = 5;
+  setenv("WEIR_TIMEOUT_MS", "2000", 1);
+  const ncclUniqueId id = make_id();
+  std::atomic<int> failed{0};
+  run_ranks([&](int rank, const Stream& stream) {
+    ncclComm_t comm = nullptr;
+    ASSERT_NCCL(ncclCommInitRank(&comm, kRanks, id, rank));
+    expect_sums_along_rings(rank, comm, stream);
+    const Array data(MemoryKind::kDevice, kLarge);
+    const Graph graph(stream, [&] {
+      EXPECT_NCCL(
+          ncclAllReduce(data.data(), data.data(), kLarge, ncclFloat, ncclSum, comm, stream.nccl()));
+    });
+    if (rank == kLate) {
+      for (int i = 0; i < 3000 && failed < kRanks - 1; ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+    } else {
+      graph.launch(stream);
+      ncclResult_t error = ncclSuccess;
+      for (int i = 0; i < 2000 && error == ncclSuccess; ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        EXPECT_NCCL(ncclCommGetAsyncError(comm, &error));
+      }
+      EXPECT_EQ(error, ncclRemoteError);
+      stream.synchronize();
+      EXPECT_THAT(ncclGetLastError(comm), testing::HasSubstr("; it waits for rank 5, which"));
+      ++failed;
+    }
+    EXPECT_NCCL(ncclCommAbort(comm));
+  });
+  unsetenv("WEIR_TIMEOUT_MS");
 }
 
 }  // namespace

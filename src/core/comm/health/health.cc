@@ -48,7 +48,7 @@ Health::Health(CommState& state, PeerReports& reports, OperationStatus& operatio
       records_(records),
       failed_(std::move(failed)),
       texts_(state, reports, operations, wait_time_),
-      culprits_(state, reports, operations, wait_time_) {}
+      culprits_(state, reports) {}
 
 // ---- Looking after a request --------------------------------------------------------------------
 
@@ -104,10 +104,14 @@ void Health::check(Request& request) {
   }
   if (adopt_reported()) return;
   if (look_for_lost(request, waited_ns, late)) return;
+  if (!late) return;
+  Culprits::Late wait{{}, {}, wait_time_, timeout_ns};
+  operations_.collect_awaited(request, &wait.awaited);
+  collect_awaited(&wait.awaited_by_all);
   std::vector<Rank> culprits;
-  if (late && culprits_.find(request, timeout_ns, now, &culprits)) {
-    fail(texts_.timeout(request, timeout_ms_of(request), culprits), culprits);
-  }
+  if (!culprits_.find(wait, now, &culprits)) return;
+  if (culprits.empty()) culprits = wait.awaited;
+  fail(texts_.timeout(request, timeout_ms_of(request), culprits), culprits);
 }
 
 bool Health::is_many() const { return state_.rank_count() > kManyRanks; }
@@ -389,8 +393,10 @@ void Health::beat(uint64_t now_ns) {
 void Health::collect_awaited(std::vector<Rank>* ranks) const {
   // A warm call must not allocate, however long it takes.
   operations_.collect_awaited_by_all(ranks);
-  if (awaited_elsewhere_.empty()) return;
-  ranks->insert(ranks->end(), awaited_elsewhere_.begin(), awaited_elsewhere_.end());
+  if (elsewhere_.empty()) return;
+  for (const Elsewhere& it : elsewhere_) {
+    ranks->insert(ranks->end(), it.awaited.begin(), it.awaited.end());
+  }
   std::sort(ranks->begin(), ranks->end());
   ranks->erase(std::unique(ranks->begin(), ranks->end()), ranks->end());
 }
@@ -400,11 +406,20 @@ bool Health::has_waited_long(const Request& request) const {
   return request.deadline_ns != 0 && now_ns() > request.deadline_ns - timeout_ns + kLookNs;
 }
 
-void Health::note_elsewhere(const std::vector<Rank>& awaited) {
-  const bool is_new = awaited != awaited_elsewhere_;
-  awaited_elsewhere_ = awaited;
+void Health::note_elsewhere(const void* where, const std::vector<Rank>& awaited) {
+  const auto known = std::find_if(elsewhere_.begin(), elsewhere_.end(),
+                                  [&](const Elsewhere& it) { return it.where == where; });
+  const bool is_known = known != elsewhere_.end();
+  const bool is_new = is_known ? awaited != known->awaited : !awaited.empty();
+  if (is_new && !is_known) {
+    elsewhere_.push_back({where, awaited});
+  } else if (is_new && awaited.empty()) {
+    elsewhere_.erase(known);
+  } else if (is_new) {
+    known->awaited = awaited;
+  }
   if (state_.failure.is_set()) return;
-  if (awaited.empty()) {
+  if (elsewhere_.empty()) {
     if (!is_new || operations_.any()) return;
     reports_.end_wait();
     show_on_board(false);
@@ -488,6 +503,26 @@ std::vector<Rank> Health::gone_ranks() {
     if (p != state_.rank() && (reports_.has_ended(p) || reports_.is_gone(p))) gone.push_back(p);
   }
   return gone;
+}
+
+void Health::note_stuck(const void* call, const std::vector<Rank>& awaited) {
+  const std::lock_guard lock(state_.lock);
+  const uint64_t now = now_ns();
+  if (!awaited.empty() && now - reports_.looked_ns() > look_interval_ns()) reports_.look(now);
+  note_elsewhere(call, awaited);
+}
+
+bool Health::find_culprits(const std::vector<Rank>& awaited, const WaitTime& time,
+                           uint64_t timeout_ns, std::vector<Rank>* culprits) {
+  const std::lock_guard lock(state_.lock);
+  const uint64_t now = now_ns();
+  reports_.look(now);
+  Culprits::Late late{awaited, {}, time, timeout_ns, true};
+  collect_awaited(&late.awaited_by_all);
+  if (!culprits_.find(late, now, culprits)) return false;
+  // A peer that has failed meanwhile waits for none, and tells why.
+  std::vector<Rank> blamed;
+  return failure_of_peers(&blamed).ok();
 }
 
 Status Health::check_survivors(const std::set<Rank>& out, const char* call, const char* remedy) {

@@ -16,12 +16,12 @@
 #include "core/base/status.h"
 #include "core/comm/health/culprits.h"
 #include "core/comm/health/health_texts.h"
-#include "core/comm/health/wait_time.h"
 #include "core/comm/reports/peer_reports.h"
 #include "core/comm/requests/operation_status.h"
 #include "core/comm/requests/request.h"
 #include "core/comm/state/comm_state.h"
 #include "core/comm/state/records.h"
+#include "core/comm/state/wait_time.h"
 
 namespace weir::comm {
 
@@ -44,6 +44,9 @@ class Health {
   void collect_lost(std::set<Rank>* lost);
   // See StreamOwner.
   std::vector<Rank> gone_ranks();
+  void note_stuck(const void* call, const std::vector<Rank>& awaited);
+  bool find_culprits(const std::vector<Rank>& awaited, const WaitTime& time, uint64_t timeout_ns,
+                     std::vector<Rank>* culprits);
   // The same; with the lock held.
   std::string describe_lost(const std::vector<Rank>& ranks) const {
     return texts_.describe_lost(ranks);
@@ -73,9 +76,10 @@ class Health {
   }
   // Shows the peers that this rank lives, if that is due.
   void show_life();
-  // Shows the peers that this rank waits for these ranks in an operation of another communicator of
-  // the same ranks; none: it does not any more.
-  void note_elsewhere(const std::vector<Rank>& awaited);
+  // Shows the peers that this rank waits for these ranks in what is no operation of this
+  // communicator: in another communicator of the same ranks, or in a call on a stream; none: it
+  // does not any more. `where`: which of them; it is not used.
+  void note_elsewhere(const void* where, const std::vector<Rank>& awaited);
   // So long that peers should hear of it.
   bool has_waited_long(const Request& request) const;
   // The communicator is broken from now on; `blamed`: the ranks that were waited for in vain.
@@ -140,9 +144,13 @@ class Health {
   const HealthTexts texts_;
   const Culprits culprits_;
   std::vector<Rank> awaited_;  // of the latest long wait; kept, so that waiting allocates nothing
-  std::vector<Rank> awaited_elsewhere_;  // see note_elsewhere
-  bool told_ = false;                    // the peers of the board have been shown the failure
-  uint64_t waited_ns_ = 0;               // since the reports were last looked over
+  struct Elsewhere {
+    const void* where;
+    std::vector<Rank> awaited;
+  };
+  std::vector<Elsewhere> elsewhere_;  // see note_elsewhere
+  bool told_ = false;                 // the peers of the board have been shown the failure
+  uint64_t waited_ns_ = 0;            // since the reports were last looked over
   uint32_t report_looks_ = 0;  // a peer's failure is taken over only after a poll after the news
   uint32_t lost_looks_ = 0;    // a peer is lost only if a poll after the news moved nothing
   uint64_t lost_wait_ns_ = 0;  // since then, while only others may need it

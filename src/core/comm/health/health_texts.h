@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "core/base/status.h"
-#include "core/comm/health/wait_time.h"
 #include "core/comm/reports/peer_reports.h"
 #include "core/comm/requests/operation_status.h"
 #include "core/comm/requests/request.h"
 #include "core/comm/state/comm_state.h"
+#include "core/comm/state/wait_time.h"
 
 namespace weir::comm {
 

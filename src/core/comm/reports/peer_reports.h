@@ -69,9 +69,10 @@ class PeerReports {
   uint64_t shown_ns() const { return are_mapped() ? beat_ns_ : board_.shown_ns(); }
   // In mapped memory: shows that this rank lives, and the ranks that its operations wait for.
   void beat(uint64_t now_ns, const std::vector<Rank>& awaited);
-  // An operation is done: the rank waits for no other any more, or shows anew for which.
+  // An operation is done: the rank waits for no other any more, or shows anew for which. One that
+  // has failed still shows it: peers may not have read of the failure yet.
   void end_wait() {
-    if (beat_ns_ != 0) end_beats();
+    if (beat_ns_ != 0 && !state_.failure.is_set()) end_beats();
   }
   // The report that is shown on the board next, except this rank's state and failure.
   HealthReport& draft() { return board_.draft(); }

@@ -3,7 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <map>
 #include <thread>
 #include <utility>
@@ -18,6 +20,14 @@ namespace {
 // In one look at a stream that is released.
 constexpr int kReleasesMax = 200;
 constexpr std::chrono::microseconds kReleasePause{20};
+
+// Both sorted.
+std::vector<Rank> common(const std::vector<Rank>& ranks, const std::vector<Rank>& others) {
+  std::vector<Rank> both;
+  std::set_intersection(ranks.begin(), ranks.end(), others.begin(), others.end(),
+                        std::back_inserter(both));
+  return both;
+}
 
 }  // namespace
 
@@ -39,7 +49,9 @@ void CollectiveWatch::note_begun() {
 
 void CollectiveWatch::note_ended() {
   note_running();
-  if (record() != nullptr && number_ != 0) record()->ended(number_);
+  if (number_ == 0) return;
+  memory().flags().passed(memory().rank()).store(number_);
+  if (record() != nullptr) record()->ended(number_);
 }
 
 void CollectiveWatch::note_running() {
@@ -120,22 +132,39 @@ bool CollectiveWatch::finds_fault_in(uint64_t number) {
   return true;
 }
 
-std::string CollectiveWatch::late_text() const {
-  if (!is_numbered()) return late_text_of_graph();
-  const std::vector<Rank> absent = absent_ranks();
+std::vector<Rank> CollectiveWatch::awaited() const {
+  std::vector<Rank> writers = memory().awaited_among(writers_);
+  if (is_numbered()) {
+    std::erase_if(writers,
+                  [&](Rank rank) { return memory().flags().passed(rank).load() >= number_; });
+  }
+  const std::vector<Rank> readers = memory().slow_readers();
+  std::vector<Rank> all;
+  std::set_union(writers.begin(), writers.end(), readers.begin(), readers.end(),
+                 std::back_inserter(all));
+  return all;
+}
+
+std::string CollectiveWatch::late_text(const std::vector<Rank>& culprits) const {
+  if (!is_numbered()) return late_text_of_graph(culprits);
+  const std::vector<Rank> absent = common(absent_ranks(), culprits);
   if (!absent.empty()) {
     return fmt::format("; {} made no such call on memory of a device{}", describe_ranks(absent),
                        owner().collective_hint(absent));
   }
-  const std::vector<Rank> late = late_ranks();
-  if (late.empty()) return "";
-  return fmt::format("; {} {} not come to it in {}", describe_ranks(late),
-                     late.size() == 1 ? "has" : "have",
-                     late.size() == 1 ? "its stream" : "their streams");
+  const std::vector<Rank> late = common(late_ranks(), culprits);
+  if (!late.empty()) {
+    return fmt::format("; {} {} not come to it in {}", describe_ranks(late),
+                       late.size() == 1 ? "has" : "have",
+                       late.size() == 1 ? "its stream" : "their streams");
+  }
+  if (culprits.empty()) return "";
+  return fmt::format("; it waits for {}, which began it and {} not finished it",
+                     describe_ranks(culprits), culprits.size() == 1 ? "has" : "have");
 }
 
 // Nothing tells what other ranks have launched but the flags.
-std::string CollectiveWatch::late_text_of_graph() const {
+std::string CollectiveWatch::late_text_of_graph(const std::vector<Rank>& culprits) const {
   const std::vector<Rank> others = memory().others_among(writers_, words_.fingerprint);
   if (!others.empty()) {
     return fmt::format(
@@ -144,8 +173,18 @@ std::string CollectiveWatch::late_text_of_graph() const {
         describe_ranks(others), others.size() == 1 ? "has" : "have");
   }
   const std::vector<Rank> silent = memory().silent_among(writers_);
-  if (!silent.empty()) return fmt::format("; it waits for {}", describe_ranks(silent));
-  const std::vector<Rank> readers = memory().slow_readers();
+  std::vector<Rank> readers = memory().slow_readers();
+  if (!culprits.empty()) {
+    const bool are_writers = common(memory().awaited_among(writers_), culprits) == culprits;
+    if (are_writers || common(readers, culprits) != culprits) {
+      return fmt::format("; it waits for {}, which {} not come to it, or {} stopped in it",
+                         describe_ranks(culprits), culprits.size() == 1 ? "has" : "have",
+                         culprits.size() == 1 ? "has" : "have");
+    }
+    readers = culprits;
+  } else if (!silent.empty()) {
+    return fmt::format("; it waits for {}", describe_ranks(silent));
+  }
   return readers.empty() ? ""
                          : fmt::format("; it waits until {} {} what this rank has sent",
                                        describe_ranks(readers),

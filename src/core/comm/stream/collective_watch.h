@@ -30,10 +30,10 @@ class CollectiveWatch : public StreamWatch {
   size_t order() const override { return 0; }
   // Tells the peers.
   void note_begun() override;
-  void note_ended() override;
   void note_running() override;
 
  private:
+  void note_ended() override;
   uint64_t progress_mark() const override { return memory().progress_mark(); }
   void release() override;
   bool finds_fault() override;
@@ -42,8 +42,10 @@ class CollectiveWatch : public StreamWatch {
   // launch a graph and others make calls.
   bool is_numbered() const;
   std::vector<Rank> needed_of(const std::vector<Rank>& gone) const override { return gone; }
-  std::string late_text() const override;
-  std::string late_text_of_graph() const;  // or where calls are not numbered alike
+  std::vector<Rank> awaited() const override;
+  std::string late_text(const std::vector<Rank>& culprits) const override;
+  // Or where calls are not numbered alike.
+  std::string late_text_of_graph(const std::vector<Rank>& culprits) const;
   void record_wait(uint64_t since_ns) const override;
   // Those that have made no such call; if all have, those whose streams have not come to it. Of a
   // graph it is not known.

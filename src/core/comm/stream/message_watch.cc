@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "core/base/rank_list.h"
@@ -70,7 +71,7 @@ bool MessageWatch::waits_in(const Message& one) const {
   return false;
 }
 
-std::vector<Rank> MessageWatch::awaited(bool sends) const {
+std::vector<Rank> MessageWatch::awaited_as(bool sends) const {
   std::vector<Rank> ranks;
   for (const Message& it : messages_) {
     if (it.sends == sends && waits_in(it)) ranks.push_back(it.peer);
@@ -130,20 +131,29 @@ std::vector<Rank> MessageWatch::without_end() const {
   return ranks;
 }
 
-std::string MessageWatch::late_text() const {
+std::string MessageWatch::late_text(const std::vector<Rank>& culprits) const {
   std::string text;
-  if (const std::vector<Rank> ranks = awaited(true); !ranks.empty()) {
+  if (const std::vector<Rank> ranks = awaited_as(true); !ranks.empty()) {
     text += fmt::format("; {} did not receive what this rank sends", describe_ranks(ranks));
   }
-  if (const std::vector<Rank> ranks = awaited(false); !ranks.empty()) {
+  if (const std::vector<Rank> ranks = awaited_as(false); !ranks.empty()) {
     text += fmt::format("; {} did not send what this rank receives", describe_ranks(ranks));
+  }
+  const std::vector<Rank> direct = awaited();
+  std::vector<Rank> behind;
+  std::set_difference(culprits.begin(), culprits.end(), direct.begin(), direct.end(),
+                      std::back_inserter(behind));
+  if (!behind.empty()) {
+    const bool is_one = direct.size() == 1;
+    text += fmt::format("; {} {} for {}", is_one ? "that rank" : "these ranks",
+                        is_one ? "waits" : "wait", describe_ranks(behind));
   }
   return text + owner().message_hint(without_end());
 }
 
-std::vector<Rank> MessageWatch::late_ranks() const {
-  std::vector<Rank> ranks = awaited(true);
-  for (const Rank rank : awaited(false)) ranks.push_back(rank);
+std::vector<Rank> MessageWatch::awaited() const {
+  std::vector<Rank> ranks = awaited_as(true);
+  for (const Rank rank : awaited_as(false)) ranks.push_back(rank);
   std::sort(ranks.begin(), ranks.end());
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
   return ranks;
@@ -154,7 +164,7 @@ void MessageWatch::record_wait(uint64_t since_ns) const {
     if (it.record == 0 || !waits_in(it)) continue;
     std::vector<Rank> ranks{it.peer};
     for (const bool sends : {true, false}) {
-      for (const Rank rank : awaited(sends)) {
+      for (const Rank rank : awaited_as(sends)) {
         if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) ranks.push_back(rank);
       }
     }

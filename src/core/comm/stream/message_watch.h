@@ -33,9 +33,9 @@ class MessageWatch : public StreamWatch {
   size_t order() const override { return 1; }
   bool is_followed_only() const override { return !runs_beside_; }
   void note_begun() override;
-  void note_ended() override;
 
  private:
+  void note_ended() override;
   struct Message {
     Rank peer;
     bool sends;
@@ -45,7 +45,7 @@ class MessageWatch : public StreamWatch {
 
   kernels::MessageLane* lanes(const Message& one) const;
   // For whom the kernel waits, as a sender or as a receiver.
-  std::vector<Rank> awaited(bool sends) const;
+  std::vector<Rank> awaited_as(bool sends) const;
   // The peers of which no kernel has anything for this message.
   std::vector<Rank> without_end() const;
   bool waits_in(const Message& one) const;
@@ -55,8 +55,9 @@ class MessageWatch : public StreamWatch {
   void release() override { memory().stop_messages(); }
   bool finds_fault() override;
   std::vector<Rank> needed_of(const std::vector<Rank>& gone) const override;
-  std::string late_text() const override;
-  std::vector<Rank> late_ranks() const override;
+  std::vector<Rank> awaited() const override;
+  std::vector<Rank> late_ranks() const override { return awaited(); }
+  std::string late_text(const std::vector<Rank>& culprits) const override;
   void record_wait(uint64_t since_ns) const override;
 
   const bool runs_beside_;

@@ -18,7 +18,8 @@
 //   after those   flag_count * 64   flags, one in each cache line
 //   after those   n * 64            of each rank: 4 bytes, of which not 0 stops its kernels that
 //                                   move messages; at 8, the last call that its stream has come to;
-//                                   at 16, how many calls it has captured
+//                                   at 16, how many calls it has captured; at 24, the last call
+//                                   that its stream has passed
 //   after those   n * n * 8 * 128   lanes of messages, of each writer and reader
 //
 // Thread-safe, except that a rank's records have one writer.
@@ -87,6 +88,10 @@ class StreamFlags {
   // The last call that the rank's stream has come to, as far as its thread that watches has seen.
   std::atomic<uint64_t>& reached(Rank rank) const {
     return *reinterpret_cast<std::atomic<uint64_t>*>(memory_ + offset_of_stop(rank) + 8);
+  }
+  // The last call that it has passed, likewise.
+  std::atomic<uint64_t>& passed(Rank rank) const {
+    return *reinterpret_cast<std::atomic<uint64_t>*>(memory_ + offset_of_stop(rank) + 24);
   }
   // Where ranks have captured as many calls as each other, they number the other calls alike.
   std::atomic<uint64_t>& captured(Rank rank) const {

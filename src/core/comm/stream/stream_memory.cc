@@ -261,6 +261,22 @@ std::vector<Rank> StreamMemory::silent_among(const std::vector<Rank>& writers) c
   return silent;
 }
 
+// A rank puts, and another takes, in the same order.
+std::vector<Rank> StreamMemory::awaited_among(const std::vector<Rank>& writers) const {
+  std::vector<Rank> awaited;
+  for (const Rank writer : writers) {
+    bool any = false;
+    for (uint32_t phase = 0; phase < StreamProgram::kPhases; ++phase) {
+      for (uint32_t slot = 0; slot < StreamProgram::kSlots; ++slot) {
+        const uint32_t full = StreamProgram::full_flag(rank_count(), phase, slot, writer, rank_);
+        any = any || flags_->flag(full).load() != 0;
+      }
+    }
+    if (!any) awaited.push_back(writer);
+  }
+  return awaited;
+}
+
 std::vector<Rank> StreamMemory::others_among(const std::vector<Rank>& writers,
                                              uint32_t fingerprint) const {
   std::vector<Rank> others;

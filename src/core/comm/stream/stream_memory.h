@@ -112,6 +112,9 @@ class StreamMemory {
   // Of these, which the stream of this rank waits for, those that have put nothing into slots that
   // it has not given back.
   std::vector<Rank> silent_among(const std::vector<Rank>& writers) const;
+  // Those for which the stream may wait: nothing lies there that it has not begun to take. They may
+  // also have given all that they have for the call.
+  std::vector<Rank> awaited_among(const std::vector<Rank>& writers) const;
   // Those that have put data of another call there than that with this fingerprint.
   std::vector<Rank> others_among(const std::vector<Rank>& writers, uint32_t fingerprint) const;
   // The ranks that have not taken what this one has put into its slots for them.

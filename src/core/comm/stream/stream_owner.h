@@ -8,6 +8,7 @@
 
 #include "core/base/status.h"
 #include "core/base/types.h"
+#include "core/comm/state/wait_time.h"
 
 namespace weir::comm {
 
@@ -24,6 +25,13 @@ class StreamOwner {
   virtual std::vector<Rank> gone_ranks() = 0;
   // Of such ranks: "rank 3 died and rank 0 destroyed the communicator".
   virtual std::string describe_lost(const std::vector<Rank>& ranks) = 0;
+  // A call of it is stuck: shows the peers for which ranks it waits, each time that it is called;
+  // none: it does not any more. `call`: which; it is not used.
+  virtual void note_stuck(const void* call, const std::vector<Rank>& awaited) = 0;
+  // After the deadline of a call that waits for these ranks: those at fault among them and those
+  // that they wait for, and so on; none where that is not known. False: it is too early to say.
+  virtual bool find_culprits(const std::vector<Rank>& awaited, const WaitTime& time,
+                             uint64_t timeout_ns, std::vector<Rank>* culprits) = 0;
   // It fails, and its peers are told. `blamed`: the ranks that were waited for in vain.
   virtual void give_up(const Status& why, const std::vector<Rank>& blamed) = 0;
   // Of ranks that do not bring their ends of messages on devices: the text that they may bring them

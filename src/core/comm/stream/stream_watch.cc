@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "core/base/clock.h"
@@ -51,6 +53,7 @@ void StreamWatch::look() {
   const auto now = Clock::now();
   if (finds_loss(now)) return;
   if (!running()) {
+    end_wait();
     seen_ = false;
     return;
   }
@@ -64,6 +67,7 @@ void StreamWatch::look() {
   const uint64_t mark = progress_mark();
   if (!seen_ || mark != mark_) {
     if (std::exchange(waits_, false)) record()->waits_no_more();
+    end_wait();
     seen_ = true;
     next_question_ = now + kFirstQuestion;
     mark_ = mark;
@@ -110,12 +114,31 @@ void StreamWatch::check_stuck(Clock::time_point now) {
          gone);
     return;
   }
-  if (call_.timeout_ms > 0 && waited >= milliseconds(call_.timeout_ms)) {
-    fail(Code::kTimeout,
-         fmt::format("nothing has moved for {} ms, the deadline{}{}", call_.timeout_ms, late_text(),
-                     call_.owner->queue_hint()),
-         late_ranks());
-  }
+  call_.owner->note_stuck(this, awaited());
+  shows_wait_ = true;
+  if (call_.timeout_ms <= 0) return;
+  wait_time_.note(since_ns_, now_ns(), timeout_ns());
+  if (waited >= milliseconds(call_.timeout_ms)) meet_deadline();
+}
+
+// A rank that has not come to this call may wait in an earlier one.
+void StreamWatch::meet_deadline() {
+  const std::vector<Rank> late = late_ranks();
+  const std::vector<Rank> waited_for = awaited();
+  std::vector<Rank> all;
+  std::set_union(late.begin(), late.end(), waited_for.begin(), waited_for.end(),
+                 std::back_inserter(all));
+  std::vector<Rank> culprits;
+  if (!call_.owner->find_culprits(all, wait_time_, timeout_ns(), &culprits)) return;
+  if (culprits.empty()) culprits = late;
+  fail(Code::kTimeout,
+       fmt::format("nothing has moved for {} ms, the deadline{}{}", call_.timeout_ms,
+                   late_text(culprits), call_.owner->queue_hint()),
+       culprits);
+}
+
+void StreamWatch::end_wait() {
+  if (std::exchange(shows_wait_, false)) call_.owner->note_stuck(this, {});
 }
 
 void StreamWatch::fail(Code code, const std::string& what, const std::vector<Rank>& blamed) const {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "core/base/status.h"
+#include "core/comm/state/wait_time.h"
 #include "core/comm/stream/staging.h"
 #include "core/comm/stream/stream_memory.h"
 #include "core/comm/stream/stream_owner.h"
@@ -61,7 +62,10 @@ class StreamWatch {
   // repeated.
   virtual void note_begun() = 0;
   // After `ended`.
-  virtual void note_ended() = 0;
+  void finish() {
+    end_wait();
+    note_ended();
+  }
   // Its stream is in it; may be repeated.
   virtual void note_running() {}
 
@@ -72,6 +76,9 @@ class StreamWatch {
   bool running() const;
   // Looks whether something is wrong.
   void look();
+  // The peers are shown that it waits.
+  bool shows_wait() const { return shows_wait_; }
+  void end_wait();
   // Will never end: the program has reset the device.
   void lose() {
     memory().lose();
@@ -80,6 +87,7 @@ class StreamWatch {
   bool lost() const { return lost_.load(std::memory_order_acquire); }
 
  protected:
+  virtual void note_ended() = 0;
   // It has ended, although its stream does not tell.
   virtual bool has_moved_all() const { return false; }
   // Changes with everything that moves in the call.
@@ -90,9 +98,14 @@ class StreamWatch {
   virtual bool finds_fault() = 0;
   // Those of the ranks, which have gone, without which the call does not end.
   virtual std::vector<Rank> needed_of(const std::vector<Rank>& gone) const = 0;
-  // After "nothing has moved for ... ms, the deadline", and the ranks that it names.
-  virtual std::string late_text() const = 0;
+  // The ranks for which it may wait: all for which it does, and no rank that is known to have done
+  // its part.
+  virtual std::vector<Rank> awaited() const = 0;
+  // Those that have not come to it, as far as that is known.
   virtual std::vector<Rank> late_ranks() const = 0;
+  // After "nothing has moved for ... ms, the deadline". `culprits`: the ranks at fault; none: it is
+  // not known.
+  virtual std::string late_text(const std::vector<Rank>& culprits) const = 0;
   virtual void record_wait(uint64_t since_ns) const = 0;
 
   // With "ncclSend, rank 1 of 2: " before the text.
@@ -111,15 +124,20 @@ class StreamWatch {
   using Clock = std::chrono::steady_clock;
 
   void check_stuck(Clock::time_point now);
+  void meet_deadline();
   // Whether CUDA has lost what the stream held; asks at times.
   bool finds_loss(Clock::time_point now);
+
+  uint64_t timeout_ns() const { return static_cast<uint64_t>(call_.timeout_ms) * 1'000'000; }
 
   const WatchedCall call_;
   bool seen_ = false;
   uint64_t mark_ = 0;        // progress_mark
   Clock::time_point since_;  // nothing has moved
   uint64_t since_ns_ = 0;    // the same, of the recorder's clock
+  WaitTime wait_time_;       // since then
   bool waits_ = false;       // as the record says
+  bool shows_wait_ = false;
   Clock::time_point next_check_;
   Clock::time_point next_question_;  // to CUDA; the beginning of the clock: not looked at yet
   std::atomic<bool> lost_{false};

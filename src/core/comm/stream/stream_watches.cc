@@ -91,7 +91,7 @@ std::vector<std::shared_ptr<StreamWatch>> StreamWatches::now() const {
   }
   for (const auto& graph : graphs_) {
     for (const auto& it : graph->all_) {
-      if (it->running()) all.push_back(it);
+      if (it->running() || it->shows_wait()) all.push_back(it);
     }
   }
   return all;
@@ -119,9 +119,12 @@ void StreamWatches::serve() noexcept {
       lock.unlock();
       if (!ended.empty()) pause.reset();
       for (const auto& it : ended) {
-        if (it->ended()) it->note_ended();
+        if (it->ended()) it->finish();
       }
       for (const auto& it : watched) it->look();
+      for (const auto& graph : released) {
+        for (const auto& it : graph->all_) it->end_wait();
+      }
       // They keep what it belongs to.
       if (!ended.empty() && on_end_ != nullptr) on_end_();
       released.clear();

@@ -251,14 +251,15 @@ TEST_F(HealthTest, WhoWaitsShowsThatItLivesAndForWhom) {
 
 TEST_F(HealthTest, AWaitInAnotherCommunicatorOfTheseRanksIsShownToo) {
   const std::lock_guard lock(state.lock);
-  health.note_elsewhere({2});
+  const int other = 0;
+  health.note_elsewhere(&other, {2});
   EXPECT_EQ(peer(0).health.awaited[0].load(), 0b0100u);
   operations.awaited = {1, 3};
   health.check(request);
   EXPECT_EQ(peer(0).health.awaited[0].load(), 0b1110u) << "beside what this one waits for";
   operations.awaited = {};
   operations.first = nullptr;
-  health.note_elsewhere({});
+  health.note_elsewhere(&other, {});
   EXPECT_EQ(peer(0).health.awaited[0].load(), 0u);
 }
 

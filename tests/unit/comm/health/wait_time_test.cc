@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/comm/health/wait_time.h"
+#include "core/comm/state/wait_time.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // WaitTime: how long the present wait has lasted, and for how long of it this thread did not run:
-// that time does not count as a peer's silence. Guarded by the communicator's lock.
+// that time does not count as a silence of a peer. Used by one thread, or with a lock.
 #pragma once
 
 #include <algorithm>
