@@ -23,7 +23,7 @@ std::string WatchedCommunicator::last_error() {
   return comm_ == nullptr ? "the communicator was destroyed" : comm_->health().text();
 }
 
-bool WatchedCommunicator::hears_of_error() {
+bool WatchedCommunicator::hears_of_error(const char*) {
   const std::lock_guard lock(lock_);
   if (comm_ == nullptr) return true;
   const Status error = comm_->async_error();

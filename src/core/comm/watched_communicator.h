@@ -22,7 +22,7 @@ class WatchedCommunicator final : public StreamOwner {
 
   bool is_broken() override;
   std::string last_error() override;
-  bool hears_of_error() override;
+  bool hears_of_error(const char* function) override;
   std::vector<Rank> gone_ranks() override;
   void note_stuck(const void* call, const std::vector<Rank>& awaited) override;
   bool find_culprits(const std::vector<Rank>& awaited, const WaitTime& time, uint64_t timeout_ns,

@@ -139,19 +139,18 @@ ncclResult_t Comm::async_error() {
   if (weir() == nullptr) return ncclInProgress;  // in a group that has not ended
   if (revoked_.load()) return ncclSuccess;
   if (finalized_.load() && !streams_idle()) return ncclInProgress;
-  return reported_error();
+  return reported_error(running_.load(std::memory_order_acquire));
 }
 
-ncclResult_t Comm::reported_error() {
+ncclResult_t Comm::reported_error(const char* during) {
   weir_comm_t comm = weir();
   weir_result_t error = WEIR_OK;
   if (const weir_result_t asked = weir_comm_async_error(comm, &error); asked != WEIR_OK) {
     return to_nccl(asked);
   }
   if (error != WEIR_OK) {
-    const char* function = running_.load(std::memory_order_acquire);
-    note_cause(fmt::format("{}{}{}: {}", function != nullptr ? function : "",
-                           function != nullptr ? ", " : "", title(), weir_last_error(comm)));
+    note_cause(fmt::format("{}{}{}: {}", during != nullptr ? during : "",
+                           during != nullptr ? ", " : "", title(), weir_last_error(comm)));
     return to_nccl(error, aborted());
   }
   if (!has_siblings_.load(std::memory_order_acquire)) return ncclSuccess;

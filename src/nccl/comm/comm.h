@@ -121,8 +121,9 @@ class Comm {
   // The same for split and shrink, which are also allowed after revoke.
   Outcome shareable(const char* function) const;
   ncclResult_t async_error();
-  // What it or a peer has met, also while a call is in progress. Once it is made.
-  ncclResult_t reported_error();
+  // What it or a peer has met, also while a call is in progress; `during`: the function that is
+  // concerned. Once it is made.
+  ncclResult_t reported_error(const char* during);
 
   // Stops what is in flight; local and at once.
   void abort();

@@ -37,15 +37,6 @@ bool on_device(const void* driver, const void* pointer) {
   return cuda::only_on_device(*static_cast<const Driver*>(driver), pointer);
 }
 
-Outcome record(const Driver& driver, const char* function, cuda::Stream stream,
-               comm::StreamEvent* event) {
-  return outcome_of(comm::StreamEvent::record(driver, function, stream, event));
-}
-
-Outcome wait(const char* function, cuda::Stream stream, const comm::StreamEvent& event) {
-  return outcome_of(event.wait(function, stream));
-}
-
 Outcome start_graph_tasks(const Driver& driver, const char* function,
                           const std::shared_ptr<Proxy>& proxy, const comm::Capture& capture,
                           std::shared_ptr<GraphTasks>* graph_tasks) {
@@ -377,12 +368,17 @@ Outcome prepare(const Driver& driver, const Batch& batch, Part& part) {
   return outcome.ok() ? prepare_messages(driver, batch, messages, part) : outcome;
 }
 
+// What is enqueued on `later` from now on comes after what `earlier` holds.
+Outcome follow(const Driver& driver, const Batch& batch, cuda::Stream later, cuda::Stream earlier) {
+  return outcome_of(comm::StreamEvent::follow(driver, batch.function, later, earlier));
+}
+
 // The leading stream comes after earlier tasks, also those in graphs.
 Outcome follow_chain(const Driver& driver, const Batch& batch, const Part& part) {
   const cuda::Stream lead = batch.streams[0];
   TaskChain& chain = part.chain();
   if (chain.last != nullptr) {
-    Outcome outcome = wait(batch.function, lead, *chain.last);
+    Outcome outcome = outcome_of(chain.last->wait(batch.function, lead));
     if (!outcome.ok()) return outcome;
   }
   comm::GraphOrder& order = part.proxy->order();
@@ -397,9 +393,7 @@ Outcome follow_chain(const Driver& driver, const Batch& batch, const Part& part)
 Outcome join(const Driver& driver, const Batch& batch) {
   const cuda::Stream lead = batch.streams[0];
   for (size_t i = 1; i < batch.streams.size(); ++i) {
-    comm::StreamEvent reached;
-    Outcome outcome = record(driver, batch.function, batch.streams[i], &reached);
-    if (outcome.ok()) outcome = wait(batch.function, lead, reached);
+    Outcome outcome = follow(driver, batch, lead, batch.streams[i]);
     if (!outcome.ok()) return outcome;
   }
   for (const Part& part : batch.parts) {
@@ -449,13 +443,6 @@ Outcome begin(const Driver& driver, Batch& batch) {
   batch.commands = std::make_unique<StreamCommands>(driver, batch.streams[0], batch.joined, calls,
                                                     std::move(tasks));
   return {};
-}
-
-// What is enqueued on `later` from now on comes after what `earlier` holds.
-Outcome follow(const Driver& driver, const Batch& batch, cuda::Stream later, cuda::Stream earlier) {
-  comm::StreamEvent reached;
-  Outcome outcome = record(driver, batch.function, earlier, &reached);
-  return outcome.ok() ? wait(batch.function, later, reached) : outcome;
 }
 
 Outcome enqueue_step(Part& part) {
@@ -551,9 +538,10 @@ Outcome release_streams(const Driver& driver, const Batch& batch) {
     if (!outcome.ok()) return outcome;
   }
   auto end = std::make_shared<comm::StreamEvent>();
-  Outcome outcome = record(driver, batch.function, batch.streams[0], end.get());
+  Outcome outcome =
+      outcome_of(comm::StreamEvent::record(driver, batch.function, batch.streams[0], end.get()));
   for (size_t i = 1; i < batch.streams.size() && outcome.ok(); ++i) {
-    outcome = wait(batch.function, batch.streams[i], *end);
+    outcome = outcome_of(end->wait(batch.function, batch.streams[i]));
   }
   if (!outcome.ok()) return outcome;
   for (const Part& part : batch.parts) part.chain().last = end;

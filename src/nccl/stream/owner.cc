@@ -40,8 +40,8 @@ class CommAsOwner final : public comm::StreamOwner {
 
   bool is_broken() override { return comm_->broken(); }
   std::string last_error() override { return comm_->last_error(); }
-  bool hears_of_error() override {
-    const ncclResult_t error = comm_->reported_error();
+  bool hears_of_error(const char* function) override {
+    const ncclResult_t error = comm_->reported_error(function);
     if (error == ncclSuccess) return false;
     comm_->stream_failed({error, comm_->last_error()});
     return true;

@@ -19,8 +19,8 @@ class StreamOwner {
   // It has failed, or was stopped here: its streams are let go.
   virtual bool is_broken() = 0;
   virtual std::string last_error() = 0;
-  // Whether a peer has reported an error; it has failed then.
-  virtual bool hears_of_error() = 0;
+  // Whether a peer has reported an error; it has failed then. `function`: of the call.
+  virtual bool hears_of_error(const char* function) = 0;
   // Ranks that have died or left; none where a peer has reported an error, which is heard of then.
   virtual std::vector<Rank> gone_ranks() = 0;
   // Of such ranks: "rank 3 died and rank 0 destroyed the communicator".

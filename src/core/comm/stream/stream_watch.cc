@@ -105,7 +105,7 @@ void StreamWatch::check_stuck(Clock::time_point now) {
   // First, since each rank finds it by itself, and the first one tells the others.
   if (finds_fault()) return;
   const auto waited = now - since_;
-  if (call_.owner->hears_of_error()) return;
+  if (call_.owner->hears_of_error(call_.function)) return;
   std::vector<Rank> gone;
   if (waited >= kGonePatience) gone = needed_of(call_.owner->gone_ranks());
   if (!gone.empty()) {
