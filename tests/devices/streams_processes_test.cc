@@ -579,6 +579,8 @@ TEST(DeviceStreamsProcesses, GraphsThatAreGoneLeaveNoEvents) {
     };
     expect_sum(comm, n, rank);
     EXPECT_WEIR(comm, weir_comm_set_stream(comm, stream.get()));
+    // The first one makes those that order graphs and calls.
+    capture(1);
     const int most = events() + 5;
     capture(100);
     expect_few_events(alone, most);

@@ -140,9 +140,9 @@ void run_on_two_streams(const std::function<void(const StreamRanks&, int rank, c
                                                  const Array& data)>& call,
                         const std::function<int(int value)>& expected) {
   const StreamRanks ranks(2);
-  const Stream others[2];
+  const std::vector<Stream> others = streams_of_ranks(2);
   const auto stream_of = [&](int rank, int i) -> const Stream& {
-    return i == 0 ? ranks.stream(rank) : others[rank];
+    return i == 0 ? ranks.stream(rank) : others[static_cast<size_t>(rank)];
   };
   std::vector<Array> data;  // two of each rank
   std::vector<Graph> graphs;
