@@ -275,9 +275,9 @@ TEST(DeviceStreams, AGroupBesideACaptureIsNotPartOfIt) {
     const Graph graph(captured, [&] {
       two.call(captured, in_graph);
       two.call(plain, beside);
-      plain.synchronize();
       two.call(captured, again);
     });
+    plain.synchronize();
     two.expect_all(beside);
     EXPECT_EQ(in_graph.get(), two.data().get());
     graph.launch(captured);

@@ -14,7 +14,6 @@
 #include "nccl/own/setups.h"
 
 using weir::nccl::Comm;
-using weir::nccl::guarded;
 using weir::nccl::invalid_argument;
 using weir::nccl::Outcome;
 using weir::nccl::Setup;

@@ -14,7 +14,6 @@
 #include "nccl/own/group.h"
 
 using weir::nccl::Arguments;
-using weir::nccl::Comm;
 using weir::nccl::Operation;
 using weir::nccl::Outcome;
 using weir::nccl::Setup;

@@ -335,10 +335,10 @@ TEST_F(NcclGraphs, AGroupBesideACaptureIsNotPartOfIt) {
       const Graph graph(captured, [&] {
         call(captured, in_graph);
         call(plain, beside);
-        plain.synchronize();
         call(captured, in_graph);
       });
       ASSERT_EQ(graph.result(), cuda::kSuccess);
+      plain.synchronize();
       EXPECT_EQ(beside.get(), std::vector<int>(6000, 3));
       EXPECT_EQ(in_graph.get()[0], kUntouched);
       graph.launch(captured);
