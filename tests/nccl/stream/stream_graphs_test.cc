@@ -148,7 +148,8 @@ void run_on_two_streams(const std::function<void(const StreamRanks&, int rank, c
   std::vector<Graph> graphs;
   for (int i = 0; i < 4; ++i) data.emplace_back(MemoryKind::kDevice, 3000);
   const auto enqueue = [&](int rank, int i) {
-    call(ranks, rank, stream_of(rank, i), data[static_cast<size_t>(2 * rank + i)]);
+    const int which = 2 * rank + i;
+    call(ranks, rank, stream_of(rank, i), data[static_cast<size_t>(which)]);
   };
   for (int i = 0; i < 4; ++i) {
     graphs.emplace_back(stream_of(i / 2, i % 2), [&] { enqueue(i / 2, i % 2); });

@@ -569,6 +569,7 @@ void DeviceMessages::leave_to_child() {
   kept->push_back(parts_.memory);
   kept->push_back(std::move(chain_));
   kept->push_back(std::make_shared<GraphChains<Chain>>(std::move(graphs_)));
+  kept->push_back(std::make_shared<decltype(orders_)>(std::move(orders_)));
   for (auto& batch : batches_) kept->push_back(std::shared_ptr<Batch>(std::move(batch)));
   batches_.clear();
 }

@@ -372,6 +372,7 @@ void DeviceStreams::leave_to_child() {
   kept->push_back(parts_.memory);
   kept->push_back(chain_);
   kept->push_back(std::make_shared<GraphChains<Chain>>(std::move(graphs_)));
+  kept->push_back(std::make_shared<GraphOrder>(std::move(order_)));
   (void)setup_.release();
 }
 
