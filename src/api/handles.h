@@ -29,9 +29,9 @@ inline constexpr uint64_t kCommMark = 0x6d6f632d72696577ull;  // "weir-com"
 
 struct weir_comm {
   uint64_t mark = kCommMark + weir::process_generation();
+  // Windows end with the communicator at the latest.
   std::mutex windows_lock;
-  std::vector<std::unique_ptr<weir_window>>
-      windows;  // they end with the communicator at the latest
+  std::vector<std::unique_ptr<weir_window>> windows;
   std::unique_ptr<weir::comm::Communicator> comm;
 
   weir_window_t add_window(std::unique_ptr<weir_window> window) {

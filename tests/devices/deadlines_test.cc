@@ -115,13 +115,7 @@ void add(weir_comm_t comm, int* data) {
 // All other ranks name it, have it in their list of lost ranks, and go on without it.
 void expect_named_and_left_out(weir_comm_t comm, int n, int rank, int culprit,
                                const SharedCounter& failed) {
-  weir_result_t error = WEIR_OK;
-  for (int i = 0; i < 1000 && error == WEIR_OK; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    EXPECT_WEIR(comm, weir_comm_async_error(comm, &error));
-  }
-  EXPECT_EQ(error, WEIR_ERROR_TIMEOUT);
-  const std::string text = weir_last_error(comm);
+  const std::string text = expect_deadline(comm);
   const size_t from = std::min(text.find("the deadline; "), text.size());
   const std::string named = "rank " + std::to_string(culprit);
   EXPECT_NE(text.substr(from, text.find(" (reported") - from).find(named), text.npos) << text;

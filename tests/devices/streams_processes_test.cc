@@ -261,13 +261,7 @@ void expect_the_late_stream_named(weir_comm_t comm, int n, int rank, const Share
   in_graph ? graph->launch(stream) : call(data.data());
   if (rank != 1) {
     stream.synchronize();
-    weir_result_t error = WEIR_OK;
-    for (int i = 0; i < 1000 && error == WEIR_OK; ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      EXPECT_WEIR(comm, weir_comm_async_error(comm, &error));
-    }
-    EXPECT_EQ(error, WEIR_ERROR_TIMEOUT);
-    const std::string text = weir_last_error(comm);
+    const std::string text = expect_deadline(comm);
     EXPECT_NE(text.find(wanted), text.npos) << text;
   }
   here.meet(2 * n);

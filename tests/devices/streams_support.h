@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -225,6 +226,17 @@ inline void expect_sum(weir_comm_t comm, int n, int rank) {
   ASSERT_WEIR(comm,
               weir_all_reduce(comm, data.data(), data.data(), 100, WEIR_INT32, WEIR_SUM, nullptr));
   EXPECT_EQ(data.get(), std::vector<int>(100, n * (n + 1) / 2));
+}
+
+// The text of a deadline, once it has been told.
+inline std::string expect_deadline(weir_comm_t comm) {
+  weir_result_t error = WEIR_OK;
+  for (int i = 0; i < 1000 && error == WEIR_OK; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    EXPECT_WEIR(comm, weir_comm_async_error(comm, &error));
+  }
+  EXPECT_EQ(error, WEIR_ERROR_TIMEOUT);
+  return weir_last_error(comm);
 }
 
 }  // namespace weir::test

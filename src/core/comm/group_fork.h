@@ -30,7 +30,7 @@ class GroupFork {
     Communicator* comm = nullptr;
     StreamParts parts;
     cuda::Stream of_caller = nullptr;
-    StreamLease own = nullptr;  // the caller's serves
+    StreamLease own = nullptr;  // nullptr: the caller's serves
   };
 
   Branch& branch_of(const Request& request, const StreamParts& parts);
