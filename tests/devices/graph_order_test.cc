@@ -89,7 +89,7 @@ TEST(GraphOrder, ABlockingMessageComesAfterALaunchedOne) {
     EXPECT_WEIR(comm, weir_comm_set_timeout(comm, 20'000));
     const Stream stream;
     const DeviceArray<int> first(std::vector<int>(kCount, rank));
-    const DeviceArray<int> second(std::vector<int>(kCount, rank + 5));
+    const DeviceArray<int> second(std::vector<int>(kCount, 0));
     const auto move = [&](const DeviceArray<int>& data) {
       EXPECT_WEIR(comm, rank == 0 ? weir_send(comm, data.data(), kCount, WEIR_INT32, 1, nullptr)
                                   : weir_recv(comm, data.data(), kCount, WEIR_INT32, 0, nullptr));
@@ -97,19 +97,25 @@ TEST(GraphOrder, ABlockingMessageComesAfterALaunchedOne) {
     EXPECT_WEIR(comm, weir_comm_set_stream(comm, stream.get()));
     const Graph graph(stream, [&] { move(first); });
     EXPECT_WEIR(comm, weir_comm_set_stream(comm, WEIR_NO_STREAM));
-    for (int round = 0; round < 4; ++round) {
+    const auto pause = [&](bool is_now) {
+      if (is_now) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    };
+    for (int round = 0; round < 8; ++round) {
       first.set(std::vector<int>(kCount, rank + round));
+      second.set(std::vector<int>(kCount, rank + 10 * round));
       Gate gate(stream);
       graph.launch(stream);
       std::thread opens([&] {
-        std::this_thread::sleep_for(std::chrono::milliseconds(rank == round % 2 ? 20 : 0));
+        pause(rank == round % 2);
         gate.open();
       });
+      // The graph's message has come, and this one has not begun.
+      pause(rank == round / 2 % 2);
       move(second);
+      EXPECT_EQ(second.get(), std::vector<int>(kCount, 10 * round)) << "round " << round;
       stream.synchronize();
       opens.join();
-      EXPECT_EQ(first.get(), std::vector<int>(kCount, round));
-      EXPECT_EQ(second.get(), std::vector<int>(kCount, 5));
+      EXPECT_EQ(first.get(), std::vector<int>(kCount, round)) << "round " << round;
     }
   });
 }

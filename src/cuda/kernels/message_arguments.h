@@ -57,8 +57,12 @@ struct MessageOrder {
   uint32_t count = 0;
   uint32_t sends = 0;  // 1: the sender's end
   uint32_t zero = 0;
+  // nullptr, or a word for each lane: with what counter the launch has begun there, and
+  // kMessageBegun. Only it knows, where others may come before it that the host does not see.
+  uint64_t* begun = nullptr;
 };
-static_assert(sizeof(MessageOrder) == 32);
+static_assert(sizeof(MessageOrder) == 40);
+inline constexpr uint64_t kMessageBegun = uint64_t{1} << 32;
 
 struct MessageData {
   char* buffer = nullptr;

@@ -80,6 +80,16 @@ WEIR_KERNEL void store_counter(uint32_t* counter, uint32_t value) {
 #endif
 }
 
+WEIR_KERNEL void store_begun(uint64_t* begun, uint64_t value) {
+#ifdef __CUDA_ARCH__
+  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(begun), "l"(value) : "memory");
+#elif !defined(__CUDACC__)
+  std::atomic_ref(*begun).store(value, std::memory_order_release);
+#else
+  *begun = value;
+#endif
+}
+
 // Ordered by the counters.
 WEIR_KERNEL uint64_t load_length(const uint64_t* length) {
   return *static_cast<const volatile uint64_t*>(length);
@@ -129,6 +139,7 @@ WEIR_KERNEL MessageTrack begin_track(const MessageArguments& a, uint32_t index) 
   const MessageLane& lane = order.lanes[track.lane];
   track.pieces = load_counter(order.sends != 0 ? &lane.put : &lane.taken);
   mark_busy(order, track.lane, 1);
+  if (order.begun != nullptr) store_begun(&order.begun[track.lane], kMessageBegun | track.pieces);
   return track;
 }
 

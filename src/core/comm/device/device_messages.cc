@@ -325,7 +325,11 @@ Status DeviceMessages::make_call(Batch& batch) {
   batch.watch->keep(batch.call->staging());
   if (batch.graph != nullptr) batch.call->repeats();
   batch.by_counters = !batch.on_stream() && !batch.call->copies_after();
-  if (batch.by_counters) batch.watch->end_by_counters();
+  if (batch.by_counters) {
+    const uint64_t* begun = nullptr;
+    WEIR_RETURN_IF_ERROR(batch.call->tell_begin(&begun));
+    batch.watch->end_by_counters(batch.messages, begun);
+  }
   for (const MessageCall::Order& order : MessageCall::orders_of(batch.messages)) {
     batch.lasts.push_back(order.messages.back());
   }

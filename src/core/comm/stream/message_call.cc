@@ -135,6 +135,22 @@ Status MessageCall::lay_out(const std::vector<StreamMessage>& messages) {
   return {};
 }
 
+Status MessageCall::tell_begin(const uint64_t** words) {
+  const size_t count = size_t{kernels::kMessageLanes} * arguments_.order_count;
+  WEIR_RETURN_IF_ERROR(get_staging(calls_.driver(), calls_.function(), 1, count * sizeof(uint64_t),
+                                   &staging_->begun));
+  auto* const begun = reinterpret_cast<uint64_t*>(staging_->begun->bytes);
+  std::fill_n(begun, count, uint64_t{0});
+  auto* const orders = arguments_.orders != nullptr
+                           ? reinterpret_cast<kernels::MessageOrder*>(staging_->list->bytes)
+                           : arguments_.orders_here;
+  for (size_t i = 0; i < arguments_.order_count; ++i) {
+    orders[i].begun = begun + i * kernels::kMessageLanes;
+  }
+  *words = begun;
+  return {};
+}
+
 void MessageCall::enqueue_check() {
   if (staging_->check == nullptr) return;
   calls_.call_on_host([](void* argument) { static_cast<MessageStaging*>(argument)->check(); },

@@ -41,6 +41,7 @@ struct MessageStaging {
   std::deque<HostCopy> copies;      // of functions that the stream calls
   std::shared_ptr<Staging> pinned;  // for data
   std::shared_ptr<Staging> list;    // of messages, where the arguments have no room for them
+  std::shared_ptr<Staging> begun;   // with what counters the kernel has begun
   std::function<void()> check;      // when the stream comes to the call; may be empty
 };
 
@@ -66,6 +67,9 @@ class MessageCall {
   void check_first(std::function<void()> check) { staging_->check = std::move(check); }
   // Of a captured call: each launch takes back that the one before has ended.
   void repeats() { repeats_ = true; }
+  // The kernel tells with what counters it begins (MessageOrder::begun), for MessageEnd: words of
+  // the staging, those of an order after those of the one before it. Before it is enqueued.
+  Status tell_begin(const uint64_t** words);
   // Before the kernel: the stream waits until the word is 1, and clears it.
   void wait_for(uint32_t* word) { gate_ = word; }
 

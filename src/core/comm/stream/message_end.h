@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // MessageEnd: when this rank's end of a message that a kernel moves (message_call.h) is done, as
 // the counters of its lanes tell. So nothing needs to stand behind the kernel in a stream to tell
-// it, which would hold up other streams of the same hardware queue.
+// it, which would hold up other streams of the same hardware queue. With what counters the kernel
+// began it tells itself: those of graphs may have run before it.
 //
 // Immutable; thread-safe.
 #pragma once
@@ -16,10 +17,10 @@ namespace weir::comm {
 
 class MessageEnd {
  public:
-  // `before`: the message before it with this peer in this direction, which has not ended; nullptr:
-  // no kernel of this rank uses the lanes now.
+  // `begun`: as in kernels::MessageOrder. `before`: the message before it of the same kernel with
+  // this peer in this direction, or nullptr.
   MessageEnd(const StreamMemory& memory, Rank peer, bool sends, uint64_t bytes,
-             const MessageEnd* before);
+             const uint64_t* begun, const MessageEnd* before);
 
   bool is_before(Rank peer, bool sends) const { return peer_ == peer && sends_ == sends; }
   // All its pieces have moved: the buffer is the caller's again.
@@ -32,7 +33,8 @@ class MessageEnd {
   bool sends_;
   uint32_t lane_count_;
   const kernels::MessageLane* lanes_;
-  uint32_t counters_[kernels::kMessageLanes];  // after it
+  const uint64_t* begun_;
+  uint32_t pieces_[kernels::kMessageLanes];  // of the kernel's, up to its last one
 };
 
 }  // namespace weir::comm

@@ -17,12 +17,18 @@ MessageWatch::MessageWatch(WatchedCall call, const std::vector<StreamMessage>& m
   for (const StreamMessage& it : messages) messages_.push_back({it.peer, it.sends, it.bytes, 0});
 }
 
-void MessageWatch::end_by_counters() {
+void MessageWatch::end_by_counters(const std::vector<StreamMessage>& messages,
+                                   const uint64_t* begun) {
+  const std::vector<MessageCall::Order> orders = MessageCall::orders_of(messages);
   for (const Message& it : messages_) {
+    const auto order = std::find_if(orders.begin(), orders.end(), [&](const auto& one) {
+      return one.peer == it.peer && one.sends == it.sends;
+    });
     const auto before = std::find_if(ends_.rbegin(), ends_.rend(), [&](const MessageEnd& earlier) {
       return earlier.is_before(it.peer, it.sends);
     });
     ends_.push_back(MessageEnd(memory(), it.peer, it.sends, it.bytes,
+                               begun + (order - orders.begin()) * kernels::kMessageLanes,
                                before == ends_.rend() ? nullptr : &*before));
   }
 }

@@ -24,9 +24,9 @@ class MessageWatch : public StreamWatch {
   MessageWatch(WatchedCall call, const std::vector<StreamMessage>& messages,
                bool runs_beside = false);
 
-  // The stream does not tell the end of the call: the counters of the lanes do. Before the call is
-  // enqueued, while no kernel of this rank uses these lanes.
-  void end_by_counters();
+  // The stream does not tell the end of the call: the counters of the lanes do. `begun`: of
+  // MessageCall::tell_begin, with the same messages. Before the call is enqueued.
+  void end_by_counters(const std::vector<StreamMessage>& messages, const uint64_t* begun);
   // Then: the ends of the messages, in the order of the calls.
   const std::vector<MessageEnd>& ends() const { return ends_; }
 
