@@ -86,9 +86,10 @@ inline void every_collective_in(const Registered& memory, weir_comm_t comm, int 
 // Whether an all-gather reads the memory of the peers where it lies: without windows each round
 // first copies into the rank's own slot.
 inline void expect_use(bool uses, const Registered& memory, weir_comm_t comm, int rank) {
-  const int before = strict_cuda_device_copies(rank);
+  const int before = cuda::is_strict() ? strict_cuda_device_copies(rank) : 0;
   EXPECT_WEIR(
       comm, weir_all_gather(comm, memory.send(), memory.recv(), kWindowCount, WEIR_INT32, nullptr));
+  if (!cuda::is_strict()) return;
   EXPECT_EQ(strict_cuda_device_copies(rank) - before == 0, uses) << "rank " << rank;
 }
 
