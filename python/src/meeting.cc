@@ -2,10 +2,10 @@
 // In the store:
 //   weir/unique_id                  of rank 0's latest start: the id
 //   weir/meeting/<hash>/here/<rank>   a number that the rank has drawn for this start
-//   weir/meeting/<hash>/all           of rank 0, once all are here: their numbers, by rank
+//   weir/meeting/<hash>/all           of rank 0, once all are here: their numbers, by rank; or, of
+//                                     a rank 0 that has started again: kAgain
 // <hash> is of the id.
-// A rank that finds another number than its own under `all`, or none for a while, looks whether
-// rank 0 has started again.
+// A rank that finds another number than its own under `all` looks for another id.
 #include "meeting.h"
 
 #include <c10/util/Exception.h>
@@ -27,12 +27,12 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 using Bytes = std::vector<uint8_t>;
+using Keys = std::vector<std::string>;
 
 constexpr char kIdKey[] = "weir/unique_id";
 constexpr size_t kNumberBytes = 16;
-constexpr Milliseconds kLook{200};  // how long a rank waits before it looks for another id
-constexpr std::chrono::microseconds kPauseMin{200};
-constexpr std::chrono::microseconds kPauseMax{10000};
+constexpr uint8_t kAgain = 0;
+constexpr Milliseconds kPause{10};
 
 std::string key_of(const Bytes& id, const std::string& rest) {
   return "weir/meeting/" + c10::sha1(std::string(id.begin(), id.end())).str() + "/" + rest;
@@ -44,23 +44,23 @@ Milliseconds left_until(Clock::time_point end) {
   return std::max(std::chrono::duration_cast<Milliseconds>(end - Clock::now()), Milliseconds(1));
 }
 
-bool wait_for(c10d::Store& store, const std::string& key, Milliseconds timeout) {
+// False: some have not come until then. What else the store throws is an error of the store.
+bool wait_for(c10d::Store& store, const Keys& keys, Clock::time_point end) {
   try {
-    store.wait({key}, timeout);
+    store.wait(keys, left_until(end));
     return true;
   } catch (const std::exception&) {
+    if (Clock::now() + kPause < end) throw;
     return false;
   }
 }
 
-// The same without a warning of PyTorch's where it does not come.
-bool look_for(c10d::Store& store, const std::string& key, Milliseconds timeout) {
-  const auto end = Clock::now() + timeout;
-  for (auto pause = kPauseMin; !store.check({key}); pause = std::min(2 * pause, kPauseMax)) {
-    if (Clock::now() >= end) return false;
-    std::this_thread::sleep_for(pause);
-  }
-  return true;
+// With one question where the store can, instead of one for each key.
+std::vector<Bytes> get_all(c10d::Store& store, const Keys& keys) {
+  if (keys.size() > 1 && store.hasExtendedApi()) return store.multiGet(keys);
+  std::vector<Bytes> values;
+  for (const std::string& key : keys) values.push_back(store.get(key));
+  return values;
 }
 
 [[noreturn]] void throw_missing(const char* what, const std::string& ranks, int size,
@@ -84,22 +84,28 @@ weir_unique_id_t invite(c10d::Store& store, int size, Milliseconds timeout, cons
   check(weir_get_unique_id(&id), nullptr, what);
   const Bytes bytes(std::begin(id.bytes), std::end(id.bytes));
   const auto end = Clock::now() + timeout;
+  // Ranks that have read the id of an earlier start wait for that one.
+  const Bytes earlier = store.check({kIdKey}) ? store.get(kIdKey) : Bytes();
   store.set(kIdKey, bytes);
+  if (!earlier.empty()) store.set(key_of(earlier, "all"), Bytes{kAgain});
+  Keys keys;
+  for (int rank = 1; rank < size; ++rank) keys.push_back(key_of(bytes, here(rank)));
   Bytes numbers;
-  std::string missing;
-  for (int rank = 1; rank < size; ++rank) {
-    const std::string key = key_of(bytes, here(rank));
-    if (!wait_for(store, key, left_until(end))) {
+  if (!keys.empty() && !wait_for(store, keys, end)) {
+    std::string missing;
+    for (int rank = 1; rank < size; ++rank) {
+      if (store.check({keys[static_cast<size_t>(rank) - 1]})) continue;
       missing += c10::str(missing.empty() ? "rank " : ", rank ", rank);
-      continue;
     }
-    const Bytes number = store.get(key);
-    TORCH_CHECK(number.size() == kNumberBytes, what, ": the store holds ", number.size(),
-                " bytes under ", key, " where rank ", rank, " puts ", kNumberBytes);
-    numbers.insert(numbers.end(), number.begin(), number.end());
+    if (!missing.empty()) {
+      throw_missing(what, missing, size, timeout, "; every rank must use the same store");
+    }
   }
-  if (!missing.empty()) {
-    throw_missing(what, missing, size, timeout, "; every rank must use the same store");
+  const std::vector<Bytes> found = get_all(store, keys);
+  for (size_t i = 0; i < found.size(); ++i) {
+    TORCH_CHECK(found[i].size() == kNumberBytes, what, ": the store holds ", found[i].size(),
+                " bytes under ", keys[i], " where rank ", i + 1, " puts ", kNumberBytes);
+    numbers.insert(numbers.end(), found[i].begin(), found[i].end());
   }
   store.set(key_of(bytes, "all"), numbers);
   return id;
@@ -114,19 +120,19 @@ weir_unique_id_t join(c10d::Store& store, int rank, int size, Milliseconds timeo
   const auto offset = static_cast<std::ptrdiff_t>(rank - 1) * kNumberBytes;
   Bytes told;
   while (Clock::now() < end) {
-    if (!wait_for(store, kIdKey, left_until(end))) break;
+    if (!wait_for(store, {kIdKey}, end)) break;
     const Bytes id = store.get(kIdKey);
     if (id != told) store.set(key_of(id, here(rank)), number);
     told = id;
     const std::string all = key_of(id, "all");
-    if (!look_for(store, all, std::min(kLook, left_until(end)))) continue;
+    if (!wait_for(store, {all}, end)) break;
     const Bytes numbers = store.get(all);
     const auto expected = static_cast<size_t>(size - 1) * kNumberBytes;
     if (numbers.size() == expected &&
         std::equal(number.begin(), number.end(), numbers.begin() + offset)) {
       return id_from(id);
     }
-    std::this_thread::sleep_for(kPauseMax);  // of an earlier start
+    std::this_thread::sleep_for(kPause);  // of an earlier start
   }
   throw_missing(what, "rank 0", size, timeout,
                 told.empty() ? ""
