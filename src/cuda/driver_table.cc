@@ -76,7 +76,7 @@ std::string Driver::fault_of(const void* memory, size_t bytes, bool writes) cons
   }
   if (bytes > length - (address - base)) {
     return "begins at byte " + std::to_string(address - base) + " of an allocation of " +
-           std::to_string(length) + " bytes and ends outside it";
+           std::to_string(length) + " bytes and ends outside it: the count is too large for it";
   }
   return "is not accessible (cuMemSetAccess)";
 }

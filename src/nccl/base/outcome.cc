@@ -27,6 +27,7 @@ struct ThreadTexts {
   // thread has reported one.
   std::string real_text;
   bool has_reported = false;
+  bool is_of_communicator = false;
 };
 ThreadTexts& mine() { return PerThread<ThreadTexts>::get(); }
 
@@ -107,10 +108,11 @@ Outcome outcome_of(const Status& status) {
   }
 }
 
-ncclResult_t report(const Outcome& outcome) {
+ncclResult_t report(const Outcome& outcome, bool is_of_communicator) {
   if (outcome.ok() || outcome.code == ncclInProgress) return outcome.code;
   try {
     mine().error = outcome.text;
+    mine().is_of_communicator = is_of_communicator;
     note_real_text();
     log_error_of(outcome.text);
     LastOfProcess& last = last_of_process();
@@ -127,6 +129,10 @@ const char* last_error() {
   LastOfProcess& last = last_of_process();
   std::lock_guard lock(last.lock);
   return hold_text(last.text);
+}
+
+const char* last_error_of_no_communicator() {
+  return mine().is_of_communicator ? "" : hold_text(mine().error);
 }
 
 const char* hold_text(std::string text) {

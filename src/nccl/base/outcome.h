@@ -32,7 +32,7 @@ inline Outcome invalid_usage(std::string text) { return {ncclInvalidUsage, std::
 Outcome outcome_of(const Status& status);
 
 // Keeps the text of an error for the calling thread and the process, and returns its code.
-ncclResult_t report(const Outcome& outcome);
+ncclResult_t report(const Outcome& outcome, bool is_of_communicator = false);
 
 // From now on every report also remembers the real library's latest text: `last_error` is its
 // ncclGetLastError.
@@ -44,6 +44,8 @@ bool own_error_is_later(const char* real_text);
 // For ncclGetLastError: the calling thread's latest text, else the process's. Valid, also after the
 // end of the thread, until 4096 other texts have been asked for.
 const char* last_error();
+// The calling thread's latest text, unless a communicator has it, too; else "".
+const char* last_error_of_no_communicator();
 // Keeps a communicator's text in the same way.
 const char* hold_text(std::string text);
 

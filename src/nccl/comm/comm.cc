@@ -296,7 +296,7 @@ void Comm::give_up(const Outcome& outcome) {
 }
 
 ncclResult_t report(const Outcome& outcome, Comm* comm) {
-  const ncclResult_t result = report(outcome);
+  const ncclResult_t result = report(outcome, comm != nullptr);
   if (comm == nullptr || outcome.ok() || outcome.code == ncclInProgress) return result;
   try {
     comm->note_error(outcome.text);

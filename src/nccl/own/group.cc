@@ -394,6 +394,15 @@ ncclResult_t add_or_run(Add add) {
   return run_or_queue(std::move(batch));
 }
 
+// Found out before anything is on a stream: a call that breaks off halfway ends the communicator.
+bool is_event(const Operation& operation) {
+  const cuda::Driver& driver = *cuda::driver(true);
+  if (driver.cuEventQuery == nullptr) return true;
+  const cuda::ContextScope scope(driver, operation.stream, operation.context);
+  const cuda::RelaxedCapture relaxed(driver);
+  return driver.cuEventQuery(operation.launch_event) != cuda::kErrorInvalidHandle;
+}
+
 // The event can be recorded, and is the only one of its communicator in the group.
 Outcome check_launch_event(const Operation& operation) {
   const auto wrong = [&](const char* what) {
@@ -405,6 +414,11 @@ Outcome check_launch_event(const Operation& operation) {
     return wrong(
         "an event is recorded in a stream, and without a stream and a CUDA context there is none; "
         "in host mode leave the field NULL: a call that returns has ended");
+  }
+  if (!is_event(operation)) {
+    return wrong(
+        "CUDA knows no such event; it must exist until the call returns, so create it before and "
+        "destroy it after that");
   }
   const auto& earlier = my_group().batch.operations;
   const bool has_one =

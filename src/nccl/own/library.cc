@@ -33,6 +33,7 @@ const char* weir::nccl::own::GetLastError(ncclComm_t handle) {
         if (std::string text = comm->last_error(); !text.empty()) {
           return weir::nccl::hold_text(std::move(text));
         }
+        return weir::nccl::last_error_of_no_communicator();
       }
     }
     return weir::nccl::last_error();

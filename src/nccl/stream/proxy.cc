@@ -125,7 +125,7 @@ bool Proxy::fail_if_lost(const cuda::Driver& driver, Comm& comm, Outcome* outcom
   if (!lost(driver)) return false;
   *outcome = {ncclUnhandledCudaError,
               fmt::format("{}{}the device of the communicator's streams was reset, and what they "
-                          "held is lost",
+                          "held is lost; destroy the communicator and make a new one",
                           outcome->text, outcome->ok() ? "" : "; ")};
   comm.give_up(*outcome);
   return true;

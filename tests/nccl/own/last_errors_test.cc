@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <thread>
 #include <type_traits>
 
 #include "nccl/api/functions.h"
@@ -138,6 +139,18 @@ TEST(NcclLastErrors, ACommunicatorsTextIsThatOfItsLatestCallThatWasRefused) {
         << name << ": " << text;
   }
   for (const std::string& name : missing) ADD_FAILURE() << name << " has no call in the table";
+}
+
+TEST(NcclLastErrors, ACommunicatorHasNoTextOfAnotherOne) {
+  const AllRanks ranks(2);
+  EXPECT_EQ(ncclGetVersion(nullptr), ncclInvalidArgument);
+  EXPECT_EQ(std::string(ncclGetLastError(ranks[1])), ncclGetLastError(nullptr));  // of none
+  EXPECT_NE(ncclSend(nullptr, 1, ncclInt, 7, ranks[0], nullptr), ncclSuccess);
+  EXPECT_STREQ(ncclGetLastError(ranks[1]), "");
+  std::thread([&] {
+    EXPECT_STREQ(ncclGetLastError(ranks[1]), "");
+    EXPECT_EQ(std::string(ncclGetLastError(ranks[0])), ncclGetLastError(nullptr));
+  }).join();
 }
 
 }  // namespace

@@ -280,6 +280,46 @@ TEST(NcclStreamThatIsGone, IsNamed) {
   EXPECT_NCCL(ncclCommAbort(alone));
 }
 
+// The call is refused before anything of it is on the stream, and the communicator stays whole.
+TEST(NcclLaunchEventThatIsGone, IsNamed) {
+  WEIR_NEEDS_DEVICES(2);
+  for (const char* direct : {"1", "0"}) {
+    setenv("WEIR_DIRECT", direct, 1);
+    ncclComm_t comms[2] = {};
+    ASSERT_NCCL(ncclCommInitAll(comms, 2, nullptr));
+    ncclCollConfig_t config = NCCL_COLLCONFIG_INITIALIZER;
+    std::unique_ptr<Stream> streams[2];
+    std::unique_ptr<Array> data[2];
+    for (const int device : {0, 1}) {
+      use_device(device);
+      streams[device] = std::make_unique<Stream>();
+      data[device] = std::make_unique<Array>(MemoryKind::kDevice, kCount);
+      data[device]->set(std::vector<int>(kCount, 3));
+      if (device == 0) config.launchCompletionEvent = static_cast<cudaEvent_t>(LaunchEvent().get());
+    }
+    const auto sum = [&](int rank, ncclCollConfig_t* with) {
+      int* const values = data[rank]->data();
+      return ncclAllReduceConfig(values, values, kCount, ncclInt, ncclSum, comms[rank],
+                                 streams[rank]->nccl(), with);
+    };
+    EXPECT_EQ(sum(0, &config), ncclInvalidUsage) << direct;
+    expect_error_with({"ncclAllReduce", "rank 0 of 2", "launchCompletionEvent", "no such event"});
+    ASSERT_NCCL(ncclGroupStart());
+    for (const int rank : {0, 1}) EXPECT_NCCL(sum(rank, nullptr));
+    EXPECT_NCCL(ncclGroupEnd());
+    for (const int rank : {0, 1}) {
+      use_device(rank);
+      streams[rank]->synchronize();
+      EXPECT_EQ(data[rank]->get(), std::vector<int>(kCount, 6)) << direct;
+      EXPECT_EQ(async_error(comms[rank]), ncclSuccess) << direct;
+      data[rank].reset();
+      streams[rank].reset();
+    }
+    for (ncclComm_t comm : comms) EXPECT_NCCL(ncclCommDestroy(comm));
+  }
+  unsetenv("WEIR_DIRECT");
+}
+
 // The communicator from which another is being made.
 TEST(NcclNonblockingGroup, WhoseParentIsDestroyedSaysSo) {
   use_device(0);

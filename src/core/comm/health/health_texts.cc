@@ -145,11 +145,10 @@ Status HealthTexts::timeout(const Request& request, int64_t timeout_ms,
   }
   whom += operations_.other_end_of(request);
   if (!request.is_of_device_side()) whom += operations_.calls_on_devices();
-  return Status(Code::kTimeout,
-                fmt::format("{} did not finish within {} ms on rank {}: waiting for {}. Check "
-                            "whether the awaited ranks are stopped, stuck elsewhere or slower than "
-                            "the deadline, or raise WEIR_TIMEOUT_MS",
-                            describe(request, state_), timeout_ms, state_.rank(), whom));
+  return Status(
+      Code::kTimeout,
+      fmt::format("{} did not finish within {} ms on rank {}: waiting for {}. {}",
+                  describe(request, state_), timeout_ms, state_.rank(), whom, kAtDeadline));
 }
 
 // Which of the ranks have not called the operation, where they share memory.

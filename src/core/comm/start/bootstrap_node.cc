@@ -455,10 +455,13 @@ void Node::expire(uint64_t now_ns, const std::string& remark) {
   }
   const std::vector<Rank> absent = missing();
   const std::string to = round_ == 0 ? "joined" : fmt::format("reached all_gather {}", round_);
+  std::string more = round_ == 0 ? remark : "";
+  if (round_ == 0 && absent.size() + 1 == rank_count_) {
+    more += fmt::format("; if rank {} itself came late, the others had given up before", self_);
+  }
   fail(Status(Code::kTimeout,
               fmt::format("timed out: {} of {} {} not {} {}{}", describe_ranks(absent), rank_count_,
-                          absent.size() == 1 ? "has" : "have", to, describe_time(now_ns),
-                          round_ == 0 ? remark : "")));
+                          absent.size() == 1 ? "has" : "have", to, describe_time(now_ns), more)));
 }
 
 void Node::expire_delivery(const std::vector<Link>& links) {

@@ -140,7 +140,10 @@ std::vector<Rank> MessageWatch::without_end() const {
 std::string MessageWatch::late_text(const std::vector<Rank>& culprits) const {
   std::string text;
   if (const std::vector<Rank> ranks = awaited_as(true); !ranks.empty()) {
-    text += fmt::format("; {} did not receive what this rank sends", describe_ranks(ranks));
+    text += fmt::format(
+        "; {} did not receive what this rank sends (messages that wait for each other belong in "
+        "one group)",
+        describe_ranks(ranks));
   }
   if (const std::vector<Rank> ranks = awaited_as(false); !ranks.empty()) {
     text += fmt::format("; {} did not send what this rank receives", describe_ranks(ranks));

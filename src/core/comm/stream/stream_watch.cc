@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/base/clock.h"
+#include "core/comm/state/failure.h"
 
 namespace weir::comm {
 
@@ -132,8 +133,8 @@ void StreamWatch::meet_deadline() {
   if (!call_.owner->find_culprits(all, wait_time_, timeout_ns(), &culprits)) return;
   if (culprits.empty()) culprits = late;
   fail(Code::kTimeout,
-       fmt::format("nothing has moved for {} ms, the deadline{}{}", call_.timeout_ms,
-                   late_text(culprits), call_.owner->queue_hint()),
+       fmt::format("nothing has moved for {} ms, the deadline{}{}. {}", call_.timeout_ms,
+                   late_text(culprits), call_.owner->queue_hint(), kAtDeadline),
        culprits);
 }
 

@@ -197,6 +197,16 @@ TEST(Bootstrap, AMissingRank0IsNamedByEachOfTheOthers) {
   }
 }
 
+// It cannot know that they were there.
+TEST(Bootstrap, ARank0ThatFindsNobodyIsToldThatItMayBeLate) {
+  const Secret secret = fresh_secret();
+  const Status early = Bootstrap::join(secret, 1, 2, deadline_in_ms(300)).status();
+  const Status late = Bootstrap::join(secret, 0, 2, deadline_in_ms(300)).status();
+  EXPECT_THAT(early.text(), HasSubstr("rank 0 of 2 has not joined"));
+  EXPECT_THAT(late.text(), HasSubstr("rank 1 of 2 has not joined"));
+  EXPECT_THAT(late.text(), HasSubstr("; if rank 0 itself came late, the others had given up"));
+}
+
 TEST(Bootstrap, TheMostImpatientRankDecidesForAll) {
   const auto outcomes = play_all(fresh_secret(), {{0, 4, 20'000}, {1, 4, 20'000}, {3, 4, 1'500}});
   expect_same_error(outcomes, Code::kTimeout);
