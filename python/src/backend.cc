@@ -52,7 +52,7 @@ std::shared_ptr<SharedCommunicator> create(c10d::Store& store, int rank, int siz
 #endif
   const weir_unique_id_t id = meet(store, rank, size, options.timeout, kWhat);
   auto shared = connect(id, rank, size, options, options.timeout, kWhat);
-  if (rank == 0) forget_meeting(store, size, id);
+  if (rank == 0) forget_meeting(store, id);
   return shared;
 }
 

@@ -63,6 +63,14 @@ std::vector<Bytes> get_all(c10d::Store& store, const Keys& keys) {
   return values;
 }
 
+void forget(c10d::Store& store, const Keys& keys) {
+  try {
+    for (const std::string& key : keys) store.deleteKey(key);
+  } catch (const std::exception&) {
+    // Not all stores can; they stay then.
+  }
+}
+
 [[noreturn]] void throw_missing(const char* what, const std::string& ranks, int size,
                                 Milliseconds timeout, const char* more) {
   C10_THROW_ERROR(DistBackendError,
@@ -108,6 +116,7 @@ weir_unique_id_t invite(c10d::Store& store, int size, Milliseconds timeout, cons
     numbers.insert(numbers.end(), found[i].begin(), found[i].end());
   }
   store.set(key_of(bytes, "all"), numbers);
+  forget(store, keys);  // while the others read it
   return id;
 }
 
@@ -147,14 +156,8 @@ weir_unique_id_t meet(c10d::Store& store, int rank, int size, Milliseconds timeo
   return rank == 0 ? invite(store, size, timeout, what) : join(store, rank, size, timeout, what);
 }
 
-void forget_meeting(c10d::Store& store, int size, const weir_unique_id_t& id) {
-  const Bytes bytes(std::begin(id.bytes), std::end(id.bytes));
-  try {
-    for (int rank = 1; rank < size; ++rank) store.deleteKey(key_of(bytes, here(rank)));
-    store.deleteKey(key_of(bytes, "all"));
-  } catch (const std::exception&) {
-    // Not all stores can; it stays then.
-  }
+void forget_meeting(c10d::Store& store, const weir_unique_id_t& id) {
+  forget(store, {key_of(Bytes(std::begin(id.bytes), std::end(id.bytes)), "all")});
 }
 
 }  // namespace weir::pytorch

@@ -18,6 +18,6 @@ weir_unique_id_t meet(c10d::Store& store, int rank, int size, std::chrono::milli
                       const char* what);
 // By rank 0, once all ranks are in the communicator of the id: what the meeting has left in the
 // store goes.
-void forget_meeting(c10d::Store& store, int size, const weir_unique_id_t& id);
+void forget_meeting(c10d::Store& store, const weir_unique_id_t& id);
 
 }  // namespace weir::pytorch
