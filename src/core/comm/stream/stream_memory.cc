@@ -246,35 +246,29 @@ void StreamMemory::release(uint32_t fingerprint) const {
   for_each_message_flag([&](std::atomic<uint32_t>& flag) { flag.store(fingerprint); });
 }
 
-std::vector<Rank> StreamMemory::silent_among(const std::vector<Rank>& writers) const {
-  std::vector<Rank> silent;
+std::vector<Rank> StreamMemory::without(const std::vector<Rank>& writers, FlagOf flag_of,
+                                        bool is_set) const {
+  std::vector<Rank> found;
   for (const Rank writer : writers) {
     bool any = false;
     for (uint32_t phase = 0; phase < StreamProgram::kPhases; ++phase) {
       for (uint32_t slot = 0; slot < StreamProgram::kSlots; ++slot) {
-        const uint32_t empty = StreamProgram::empty_flag(rank_count(), phase, slot, writer, rank_);
-        any = any || flags_->flag(empty).load() == 0;
+        const uint32_t flag = flag_of(rank_count(), phase, slot, writer, rank_);
+        any = any || (flags_->flag(flag).load() != 0) == is_set;
       }
     }
-    if (!any) silent.push_back(writer);
+    if (!any) found.push_back(writer);
   }
-  return silent;
+  return found;
+}
+
+std::vector<Rank> StreamMemory::silent_among(const std::vector<Rank>& writers) const {
+  return without(writers, StreamProgram::empty_flag, false);
 }
 
 // A rank puts, and another takes, in the same order.
 std::vector<Rank> StreamMemory::awaited_among(const std::vector<Rank>& writers) const {
-  std::vector<Rank> awaited;
-  for (const Rank writer : writers) {
-    bool any = false;
-    for (uint32_t phase = 0; phase < StreamProgram::kPhases; ++phase) {
-      for (uint32_t slot = 0; slot < StreamProgram::kSlots; ++slot) {
-        const uint32_t full = StreamProgram::full_flag(rank_count(), phase, slot, writer, rank_);
-        any = any || flags_->flag(full).load() != 0;
-      }
-    }
-    if (!any) awaited.push_back(writer);
-  }
-  return awaited;
+  return without(writers, StreamProgram::full_flag, true);
 }
 
 std::vector<Rank> StreamMemory::others_among(const std::vector<Rank>& writers,

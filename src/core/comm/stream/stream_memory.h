@@ -130,6 +130,10 @@ class StreamMemory {
   static constexpr uint64_t kSlotsOfPair = kernels::kMessageLanes * kernels::kMessageSlots;
 
   explicit StreamMemory(const cuda::Driver& driver) : driver_(driver) {}
+  // Of the writers, those none of whose flags to this rank is set, or clear.
+  using FlagOf = uint32_t (*)(Rank rank_count, uint32_t phase, uint32_t slot, Rank writer,
+                              Rank reader);
+  std::vector<Rank> without(const std::vector<Rank>& writers, FlagOf flag_of, bool is_set) const;
   // Those of the messages to this rank.
   template <typename Visit>
   void for_each_message_flag(Visit&& visit) const;
