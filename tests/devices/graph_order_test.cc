@@ -120,5 +120,40 @@ TEST(GraphOrder, ABlockingMessageComesAfterALaunchedOne) {
   });
 }
 
+// Rank 0 calls two messages together; the second one ends after more of the first one's pair.
+TEST(GraphOrder, MessagesOfOnePairDoNotWaitForThoseOfOthers) {
+  run_processes_on_device(2, [](weir_comm_t comm, int n, int rank) {
+    expect_sum(comm, n, rank);
+    EXPECT_WEIR(comm, weir_comm_set_timeout(comm, 20'000));
+    const Stream stream;
+    const DeviceArray<int> there(std::vector<int>(kCount, rank));
+    const DeviceArray<int> back(std::vector<int>(kCount, rank));
+    const auto move = [&](int from, const DeviceArray<int>& data, weir_request_t* request) {
+      return rank == from ? weir_send(comm, data.data(), kCount, WEIR_INT32, 1 - rank, request)
+                          : weir_recv(comm, data.data(), kCount, WEIR_INT32, 1 - rank, request);
+    };
+    EXPECT_WEIR(comm, weir_comm_set_stream(comm, stream.get()));
+    const Graph graph(stream, [&] {
+      EXPECT_WEIR(comm, move(0, there, nullptr));
+      EXPECT_WEIR(comm, move(1, back, nullptr));
+    });
+    graph.launch(stream);
+    stream.synchronize();
+    EXPECT_WEIR(comm, weir_comm_set_stream(comm, WEIR_NO_STREAM));
+    weir_request_t requests[2] = {};
+    if (rank == 0) {
+      EXPECT_WEIR(comm, weir_group_start());
+      EXPECT_WEIR(comm, move(0, there, &requests[0]));
+      EXPECT_WEIR(comm, move(1, back, &requests[1]));
+      EXPECT_WEIR(comm, weir_group_end());
+    } else {
+      EXPECT_WEIR(comm, move(0, there, &requests[0]));
+    }
+    EXPECT_WEIR(comm, weir_wait(&requests[0]));
+    EXPECT_WEIR(comm, move(0, there, nullptr));
+    EXPECT_WEIR(comm, rank == 0 ? weir_wait(&requests[1]) : move(1, back, nullptr));
+  });
+}
+
 }  // namespace
 }  // namespace weir::test

@@ -143,6 +143,7 @@ TEST(StreamMessages, OfAnotherDeviceAreRefused) {
 }
 
 TEST(StreamMessages, WhereTheyCannotGoDirectlyTheReasonIsTold) {
+  WEIR_NEEDS_HARDWARE_QUEUES();
   run_threads_on_one_device(2, [](weir_comm_t comm, int n, int rank) {
     with_device_from_the_start(comm, n, rank, [](weir_comm_t made, int, int me) {
       const DeviceArray<int> data(numbers(10, me));
@@ -211,6 +212,7 @@ double cost_of_a_send(size_t count) {
 }
 
 TEST(StreamMessages, ACallCostsTheSameHoweverManyAreInFlight) {
+  WEIR_NEEDS_DEVICES(2);
   const double few = cost_of_a_send(200);
   const double many = cost_of_a_send(4000);
   std::printf("a send costs %.2f us of 200 in flight, %.2f us of 4000\n", few, many);

@@ -40,6 +40,7 @@ void threads_on_one_device(int n, const DeviceBody& body) {
 }
 
 TEST(DeviceStreamsProcesses, ThreadsThatShareADeviceAndTooFewQueuesAreToldSo) {
+  WEIR_NEEDS_HARDWARE_QUEUES();
   if (queue_count() >= 3) GTEST_SKIP() << "there are enough";
   threads_on_one_device(3, [](weir_comm_t comm, int n, int rank) {
     refused(comm, n, rank, {"CUDA_DEVICE_MAX_CONNECTIONS", "3 ranks"});
@@ -52,12 +53,16 @@ TEST(DeviceStreamsProcesses, ThreadsThatShareADeviceAndEnoughQueues) {
   threads_on_one_device(2, every_collective);
 }
 
+// Why there is no NCCL.
+std::string without_nccl() {
+  return cuda::is_strict() ? "rank 0: libcuda.so.1 lacks" : "rank 0: WEIR_NCCL_LIBRARY names";
+}
+
 TEST(DeviceStreamsProcesses, TurnedOffOnOneRankItIsNcclsAndBothReasonsAreTold) {
   run_processes_on_device(
       3,
       [](weir_comm_t comm, int n, int rank) {
-        refused(comm, n, rank,
-                {"rank 1: WEIR_DIRECT=0", "rank 0: libcuda.so.1 lacks", "continues to work"});
+        refused(comm, n, rank, {"rank 1: WEIR_DIRECT=0", without_nccl(), "continues to work"});
       },
       [](int rank) {
         return rank == 1 ? Environment{{"WEIR_DIRECT", "0"}} : Environment{};
@@ -68,7 +73,7 @@ TEST(DeviceStreamsProcesses, RanksOnSeveralHostsAreToldSo) {
   run_processes_on_device(
       2,
       [](weir_comm_t comm, int n, int rank) {
-        refused(comm, n, rank, {"the ranks are on several hosts", "rank 0: libcuda.so.1 lacks"});
+        refused(comm, n, rank, {"the ranks are on several hosts", without_nccl()});
       },
       [](int rank) {
         return Environment{{"WEIR_HOST_ID", rank == 0 ? "a" : "b"}};
@@ -653,15 +658,17 @@ TEST(DeviceStreamsProcesses, FreedMemoryIsRefusedAndThatOfTheHostIsNot) {
   run_processes_on_device(2, [](weir_comm_t comm, int n, int rank) {
     expect_sum(comm, n, rank);
     constexpr size_t kBytes = 4096;
+    const DeviceArray<int> data(std::vector<int>(100, 1));
     cuda::DevicePointer freed = 0;
     EXPECT_CUDA(cuMemAlloc_v2(&freed, kBytes));
     EXPECT_CUDA(cuMemFree_v2(freed));
     void* const gone = reinterpret_cast<void*>(static_cast<uintptr_t>(freed));
-    // As a driver keeps its addresses; else a thread may map something there.
-    ASSERT_EQ(
-        mmap(gone, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0),
-        gone);
-    const DeviceArray<int> data(std::vector<int>(100, 1));
+    // As other drivers keep their addresses; else a thread may map something there.
+    if (cuda::is_strict()) {
+      ASSERT_EQ(
+          mmap(gone, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0),
+          gone);
+    }
     const int other = 1 - rank;
     for (const weir_result_t result :
          {weir_all_reduce(comm, gone, gone, 100, WEIR_INT32, WEIR_SUM, nullptr),
@@ -677,7 +684,7 @@ TEST(DeviceStreamsProcesses, FreedMemoryIsRefusedAndThatOfTheHostIsNot) {
     EXPECT_WEIR(comm, weir_all_reduce(comm, on_host.data(), on_host.data(), 100, WEIR_INT32,
                                       WEIR_SUM, nullptr));
     EXPECT_EQ(on_host, std::vector<int>(100, n * (n + 1) / 2));
-    munmap(gone, kBytes);
+    if (cuda::is_strict()) munmap(gone, kBytes);
   });
 }
 

@@ -328,6 +328,7 @@ std::vector<int> copied_from(int device) {
 
 // So that all links of a device are used at the same time, and no device is read by all at first.
 TEST(DeviceStreams, AllPeersAreReadByOneKernelAndEachRankBeginsWithAnotherOne) {
+  WEIR_NEEDS_STRICT_CUDA();
   constexpr int kRanks = 4;
   constexpr size_t kCount = 60'000;  // an all-reduce in two phases, in several rounds
   run_threads_on_devices(kRanks, [](weir_comm_t comm, int n, int rank) {
@@ -358,6 +359,7 @@ TEST(DeviceStreams, AllPeersAreReadByOneKernelAndEachRankBeginsWithAnotherOne) {
 TEST(DeviceStreams, ACapturedGraphIsLaunchedAgainAndAgain) { run_threads_on_devices(3, replay); }
 
 TEST(DeviceStreams, RanksThatShareADeviceNeedWeirDirect) {
+  WEIR_NEEDS_HARDWARE_QUEUES();
   run_threads_on_one_device(2, [](weir_comm_t comm, int n, int rank) {
     refused(comm, n, rank, {"2 ranks", "WEIR_DIRECT=1"});
   });
@@ -365,6 +367,7 @@ TEST(DeviceStreams, RanksThatShareADeviceNeedWeirDirect) {
 
 // A kernel of the program has failed: CUDA then does nothing more on the device.
 TEST(DeviceStreams, ALostContextIsNamedToAllRanksAndNobodyWaitsForTheDeadline) {
+  WEIR_NEEDS_STRICT_CUDA();
   constexpr int kIllegalAddress = 700;
   for (const bool is_called_later : {false, true}) {
     run_threads(2, [&](int rank, weir_comm_t comm) {

@@ -121,6 +121,7 @@ class Mapped {
 
 // What peers have mapped may be what was there before.
 TEST(DeviceWindows, MemoryThatWasFreedIsNotUsedAndTheRanksLearnOfIt) {
+  WEIR_NEEDS_STRICT_CUDA();
   run_threads_on_devices(2, [](weir_comm_t comm, int n, int rank) {
     Registered others(comm, n);
     const size_t bytes = kWindowCount * sizeof(int);
@@ -168,6 +169,7 @@ TEST(DeviceWindows, BuffersAtOtherOffsetsAreAMismatch) {
 }
 
 TEST(DeviceWindows, ACommunicatorWithoutTheDirectWayRegistersAndCopies) {
+  WEIR_NEEDS_HARDWARE_QUEUES();
   run_threads_on_one_device(2, [](weir_comm_t comm, int n, int rank) {
     Registered memory(comm, n);  // ranks that share a device need WEIR_DIRECT=1
     refused(comm, n, rank, {"2 ranks", "WEIR_DIRECT=1"});
@@ -176,6 +178,7 @@ TEST(DeviceWindows, ACommunicatorWithoutTheDirectWayRegistersAndCopies) {
 }
 
 TEST(DeviceWindows, ItMayBeTheFirstCallWithMemoryOfADevice) {
+  WEIR_NEEDS_DEVICES(2);
   run_threads(2, [](int rank, weir_comm_t comm) {
     use_device(rank);  // after the communicator was made
     Registered memory(comm, 2);

@@ -130,6 +130,13 @@ std::vector<bool> DeviceMessages::find_held() const {
   return held;
 }
 
+// What orders the messages of a pair with those in graphs comes behind the kernel: those of other
+// pairs, which may depend on the next message of this one, are not in it.
+bool DeviceMessages::may_share_kernel(const Request& a, const Request& b) const {
+  const auto ordered = [&](const Request& it) { return orders_.count({it.peer, sends(it)}) != 0; };
+  return pair_of(a) == pair_of(b) || (!ordered(a) && !ordered(b));
+}
+
 DeviceMessages::Batch* DeviceMessages::take_batch(const IsPending& collectives) {
   seen_unfinished_ = count_unfinished();
   const std::vector<bool> held = find_held();
@@ -144,7 +151,8 @@ DeviceMessages::Batch* DeviceMessages::take_batch(const IsPending& collectives) 
     Request* const it = pending_[i];
     const DeviceCall& call = *it->device;
     const bool joins =
-        it == &leading || !on_stream || (batch->group != nullptr && call.group == batch->group);
+        it == &leading || (on_stream ? batch->group != nullptr && call.group == batch->group
+                                     : may_share_kernel(leading, *it));
     if (held[i] || call.on_stream != on_stream || !joins) {
       rest.push_back(it);
       continue;

@@ -135,6 +135,8 @@ class DeviceMessages {
   size_t count_unfinished() const;
   Holds look_at_batches() const;
   std::vector<bool> find_held() const;
+  // Of two messages without a stream.
+  bool may_share_kernel(const Request& a, const Request& b) const;
   Batch* take_batch(const IsPending& collectives);
 
   // Without the lock.
