@@ -304,6 +304,29 @@ TEST(Tags, AFloodWithoutReceivesWaitsAtTheSender) {
   });
 }
 
+// Likewise where they are empty: what waits at the sender has no bytes, then.
+TEST(Tags, AFloodOfEmptyMessagesWaitsAtTheSender) {
+  run_processes(2, [](int rank, weir_comm_t comm) {
+    constexpr int kCount = 900;
+    const auto bytes_of = [](int i) { return static_cast<size_t>(i % 3 == 0 ? 0 : i % 2); };
+    if (rank == 0) {
+      Sends sends;
+      for (int i = 0; i < kCount; ++i) sends.add(comm, content(0, i, bytes_of(i)), 1, i);
+      sends.wait(comm);
+      return;
+    }
+    for (int i = kCount; i-- > 0;) {
+      Bytes got(bytes_of(i) + 1, 0xee);
+      weir_tag_info_t info = {};
+      ASSERT_EQ(recv(comm, &got, 0, i, &info), WEIR_OK) << weir_last_error(comm);
+      ASSERT_EQ(info.bytes, bytes_of(i)) << i;
+      Bytes expected = content(0, i, bytes_of(i));
+      expected.push_back(0xee);
+      ASSERT_TRUE(got == expected) << i;
+    }
+  });
+}
+
 // Each rank sends what the seed says and receives it in another order.
 TEST(RandomPrograms, GiveEveryReceiveItsMessage) {
   const char* seed_text = getenv("WEIR_TEST_SEED");

@@ -350,6 +350,29 @@ def test_messages(rank, size):
     ranks.served()
 
 
+def test_many_messages_before_the_first_is_received(rank, size):
+    """Every second one is empty."""
+    count = 700
+    lengths = [i % 2 for i in range(count)]
+    if rank == 0:
+        works = [dist.isend(torch.full((n,), 3.0), 1, tag=i) for i, n in enumerate(lengths)]
+        for work in works:
+            work.wait()
+    elif rank == 1:
+        for i in reversed(range(count)):
+            received = torch.zeros(lengths[i])
+            dist.recv(received, 0, tag=i)
+            assert (received == 3).all()
+    peer = rank ^ 1
+    operations = [dist.P2POp(dist.isend, torch.full((n,), 1.0 + rank), peer) for n in lengths]
+    received = [torch.zeros(n) for n in lengths]
+    operations += [dist.P2POp(dist.irecv, tensor, peer) for tensor in received]
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    assert all((tensor == 1 + peer).all() for tensor in received)
+    ranks.served()
+
+
 def test_futures_and_callbacks_in_python(rank, size):
     works, values = [], []
     for i in range(20):

@@ -474,7 +474,7 @@ bool TagService::begin_clear(Rank rank, ServiceFailure* failure) {
   out->header.tag = request->tag.tag;
   out->header.receive_ticket = header.receive_ticket;
   out->header.bytes = request->bytes;
-  out->data = request->call.input;
+  if (has_payload(out->header)) out->data = request->call.input;
   out->request = request;
   return post(out, failure);
 }
@@ -489,7 +489,8 @@ bool TagService::begin_data(Rank rank, ServiceFailure* failure) {
   }
   peer.receiver = request;
   peer.arrival = nullptr;
-  return receive_payload(rank, request->call.output, failure);
+  return has_payload(header) ? receive_payload(rank, request->call.output, failure)
+                             : finish(rank, failure);
 }
 
 bool TagService::finish(Rank rank, ServiceFailure* failure) {

@@ -34,7 +34,7 @@ std::string wrong_with(const TagHeader& header) {
     return fmt::format("it has {} bytes, and a short one {} at most", header.bytes,
                        kTagShortBytesMax);
   }
-  if (is_long && (header.bytes == 0 || header.bytes > PTRDIFF_MAX)) {
+  if (is_long && header.bytes > PTRDIFF_MAX) {
     return fmt::format("it has {} bytes", header.bytes);
   }
   return "";

@@ -25,7 +25,7 @@ namespace weir::comm {
 
 enum class TagKind : uint16_t {
   kShort = 1,     // a message, in the header or right behind it
-  kReady = 2,     // there is a longer one
+  kReady = 2,     // there is one of any length that was not sent at once
   kClear = 3,     // it may come
   kData = 4,      // it follows
   kReceived = 5,  // for `received_bytes` alone
@@ -58,7 +58,7 @@ std::string wrong_with(const TagHeader& header);
 
 // The bytes of the message that follow the header as a message of their own.
 constexpr bool has_payload(const TagHeader& header) {
-  return header.kind == TagKind::kData ||
+  return (header.kind == TagKind::kData && header.bytes > 0) ||
          (header.kind == TagKind::kShort && header.bytes > kTagInlineBytes);
 }
 
