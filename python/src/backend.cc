@@ -246,6 +246,10 @@ std::shared_ptr<Arena> Backend::arena() {
 
 at::Tensor Backend::allocateTensor(long size, at::TensorOptions options) {
   TORCH_CHECK_VALUE(size >= 0, "allocate_tensor: ", size, " elements");
+  const at::ScalarType type = options.dtype().toScalarType();
+  TORCH_CHECK_VALUE(!c10::isQIntType(type), "allocate_tensor: a tensor of ", type,
+                    " has a quantizer, which memory of the group has no place for: allocate its "
+                    "integers (torch.int8, uint8 or int32)");
   TORCH_CHECK_VALUE(options.device().is_cpu(), "allocate_tensor: Weir has memory of the CPU, not ",
                     "of ", options.device());
   const std::shared_ptr<Arena> used = arena();

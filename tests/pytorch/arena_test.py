@@ -103,6 +103,8 @@ def test_empty_is_memory_of_the_group(rank, size):
     assert weir.empty((2, 4)).shape == weir.empty([2, 4]).shape == (2, 4)
     assert weir.empty(4).dtype == torch.get_default_dtype() and weir.empty().shape == ()
     ranks.refused(ValueError, "size", lambda: weir.empty(-1))
+    for dtype in (torch.qint8, torch.quint8, torch.qint32):
+        ranks.refused(ValueError, "quantizer", lambda: weir.empty(3, dtype=dtype))
     before = weir.arena_usage().tensor_count
     assert (before >= 1) == IS_SHARED
     more = weir.empty(1000)
