@@ -2,6 +2,8 @@
 // Messages, matched by tag.
 #include <c10/util/Exception.h>
 
+#include <cstring>
+
 #include "backend.h"
 #include "launch.h"
 #include "tensors.h"
@@ -9,6 +11,18 @@
 namespace weir::pytorch {
 
 using c10d::OpType;
+
+namespace {
+
+// A message may be shorter than the tensor, whose rest stays as it was. `flat` has received `bytes`
+// for it.
+void keep_rest(const at::Tensor& flat, const at::Tensor& tensor, size_t bytes) {
+  const at::Tensor before = flat_input(tensor);
+  std::memcpy(static_cast<char*>(flat.data_ptr()) + bytes,
+              static_cast<const char*>(before.const_data_ptr()) + bytes, flat.nbytes() - bytes);
+}
+
+}  // namespace
 
 Backend::WorkPointer Backend::send(Tensors& tensors, int destination, int tag) {
   Launch launch(*this, OpType::SEND, "send", c10d::kUnsetTimeout, true);
@@ -37,13 +51,13 @@ Backend::WorkPointer Backend::receive(OpType type, Tensors& tensors, int source,
     return weir_tag_recv(comm(), data, count_of(flat, elements), elements.type, source, tag, info,
                          request);
   });
-  // `info` lives in the operation, which owns this action.
-  launch.then([tensor, flat, info] {
-    TORCH_CHECK_VALUE(info->bytes == flat.nbytes(), "recv: rank ", info->source, " sent ",
-                      info->bytes, " bytes with tag ", info->tag, " to a tensor of ",
-                      flat.nbytes());
-    copy_back(tensor, flat);
-  });
+  if (!flat.is_same(tensor)) {
+    // `info` lives in the operation, which owns this action.
+    launch.then([tensor, flat, info] {
+      if (info->bytes < flat.nbytes()) keep_rest(flat, tensor, info->bytes);
+      copy_back(tensor, flat);
+    });
+  }
   return launch.finish(tensors, tensors, tensor.nbytes());
 }
 

@@ -350,6 +350,40 @@ def test_messages(rank, size):
     ranks.served()
 
 
+def test_messages_shorter_than_their_tensor(rank, size):
+    """They fill its front, and the rest stays, as with Gloo and MPI."""
+    for count in (0, 3, 5000, 50000):
+        if rank == 0:
+            for peer in range(1, size):
+                for _ in range(3):
+                    dist.send(torch.full((count,), 5.0), peer)
+        else:
+            expected = torch.full((count + 4,), 7.0)
+            expected[:count] = 5
+            for source in (0, None):
+                received = torch.full((count + 4,), 7.0)
+                assert dist.recv(received, source) == 0
+                expect_equal(received, expected, "a message shorter than its tensor")
+            received = torch.full((count // 2 + 2, 2), 7.0).t()
+            dist.recv(received, 0)
+            assert (received.flatten()[:count] == 5).all(), "likewise, not flat"
+            assert (received.flatten()[count:] == 7).all()
+    dist.barrier()
+    ranks.served()
+
+
+def test_a_message_longer_than_its_tensor(rank, size):
+    group = dist.new_group()
+    if rank == 0:
+        dist.send(torch.ones(5), 1, group=group)
+    elif rank == 1:
+        text = "rank 0 sent 20 bytes with tag 0"
+        receive = lambda: dist.recv(torch.zeros(3), 0, group=group)
+        ranks.refused(dist.DistBackendError, text, receive)
+    dist.barrier()
+    ranks.served()
+
+
 def test_many_messages_before_the_first_is_received(rank, size):
     """Every second one is empty."""
     count = 700
