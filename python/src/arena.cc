@@ -2,6 +2,7 @@
 #include "arena.h"
 
 #include <ATen/ops/from_blob.h>
+#include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
 #include <unistd.h>
 
@@ -49,19 +50,28 @@ class ArenaAllocator final : public c10::Allocator {
 
 std::shared_ptr<Arena> Arena::create(weir_comm_t comm, size_t bytes) {
   weir_arena_t handle = nullptr;
-  check(weir_arena_create(comm, bytes, &handle), comm, "allocate_tensor");
+  const weir_result_t result = weir_arena_create(comm, bytes, &handle);
+  if (result == WEIR_ERROR_NO_MEMORY) {
+    TORCH_WARN("allocate_tensor: ", weir_last_error(comm), "; tensors of this group are ordinary ",
+               "memory. Give weir.Options a smaller arena_bytes, or the process more address ",
+               "space (ulimit -v)");
+  } else {
+    check(result, comm, "allocate_tensor");
+  }
   return std::shared_ptr<Arena>(new Arena(handle));
 }
 
 Arena::Arena(weir_arena_t handle) : handle_(handle) { is_shared_ = usage().is_shared != 0; }
 
 Arena::~Arena() {
+  if (handle_ == nullptr) return;
   // Refused where a window lies in it, or buffers are in use: then the memory stays.
   const weir_result_t result = weir_arena_destroy(handle_);
   static_cast<void>(result);
 }
 
 c10::DataPtr Arena::allocate(size_t bytes) {
+  if (handle_ == nullptr) return c10::GetCPUAllocator()->allocate(bytes);
   const c10::Device cpu(c10::DeviceType::CPU);
   void* memory = nullptr;
   const weir_result_t result = weir_arena_alloc(handle_, bytes, &memory);
@@ -83,6 +93,7 @@ std::optional<at::Tensor> Arena::tensor(int64_t count, const at::TensorOptions& 
 
 weir_arena_usage_t Arena::usage() const {
   weir_arena_usage_t usage = WEIR_ARENA_USAGE_INIT;
+  if (handle_ == nullptr) return usage;
   check(weir_arena_info(handle_, &usage), nullptr, "arena_usage");
   return usage;
 }

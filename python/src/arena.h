@@ -17,7 +17,9 @@ namespace weir::pytorch {
 // Ends with the last of its tensors, which may outlive the group.
 class Arena : public std::enable_shared_from_this<Arena> {
  public:
-  // Collective over the group, with the same `bytes` on all its ranks: address space of each.
+  // Collective over the group, with the same `bytes` on all its ranks: address space of each. Where
+  // a rank has no such address space, it warns and makes one without memory of its own, which is
+  // not shared; so do the other ranks of its host.
   static std::shared_ptr<Arena> create(weir_comm_t comm, size_t bytes);
   ~Arena();
   Arena(const Arena&) = delete;
@@ -34,7 +36,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
  private:
   explicit Arena(weir_arena_t handle);
 
-  const weir_arena_t handle_;
+  const weir_arena_t handle_;  // nullptr: it has no memory of its own
   bool is_shared_ = false;
 };
 

@@ -3,6 +3,7 @@
 
 import gc
 import os
+import resource
 import tempfile
 
 import ranks
@@ -178,6 +179,35 @@ def test_little_or_none(rank, size):
     assert not backend_of(group).supports_tensor_alloc(CPU)
     ranks.refused(RuntimeError, "arena_bytes is 0", lambda: allocate(10, group=group))
     dist.destroy_process_group(group)
+    ranks.served()
+
+
+def address_space():
+    with open("/proc/self/statm", encoding="utf-8") as file:
+        return int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_too_little_address_space(rank, size):
+    """On all ranks or one: the tensors are ordinary memory, and the group goes on."""
+    import weir
+
+    for is_limited in (True, rank == size - 1):
+        group = new_group()
+        dist.barrier(group)
+        made = []
+        before = resource.getrlimit(resource.RLIMIT_AS)
+        if is_limited:
+            resource.setrlimit(resource.RLIMIT_AS, (address_space() + (400 << 20), before[1]))
+        allocate_both = lambda: made.extend(allocate(1000, group=group) for _ in range(2))
+        told = standard_error_of(allocate_both)
+        resource.setrlimit(resource.RLIMIT_AS, before)
+        if is_limited or IS_SHARED:
+            assert told.count("a smaller arena_bytes") == 1, told
+            assert weir.arena_usage(group) == (0, 0, 0, False, 0)
+        for tensor in made:
+            dist.all_reduce(tensor.fill_(rank), group=group)
+            assert (tensor == sum(range(size))).all()
+        dist.destroy_process_group(group)
     ranks.served()
 
 
