@@ -39,7 +39,7 @@ def arguments(words: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--sizes",
         default=",".join(map(str, _SIZES)),
-        help="bytes of the larger of a rank's two tensors [8 to 16 MiB]",
+        help="bytes of the larger of a rank's two tensors, multiples of 4 [8 to 16 MiB]",
     )
     parser.add_argument(
         "--start",
@@ -55,6 +55,12 @@ def arguments(words: list[str]) -> argparse.Namespace:
             parser.error(f"--operations {name!r}: allowed are {', '.join(_OPERATIONS)}")
     if not 2 <= options.ranks <= 256:
         parser.error(f"--ranks {options.ranks}: 2 to 256")
+    if options.rounds < 1:
+        parser.error(f"--rounds {options.rounds}: 1 at least")
+    for size in options.sizes.split(","):
+        # The tensors are of float32.
+        if not size.isdecimal() or int(size) == 0 or int(size) % 4 != 0:
+            parser.error(f"--sizes {size!r}: multiples of 4, with commas between them")
     return options
 
 

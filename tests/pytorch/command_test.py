@@ -114,8 +114,32 @@ def check_options_that_would_mean_gloo():
         check(run_refuses(words) == "", words)
 
 
+def check_options_of_bench():
+    from weir import bench
+
+    for words, text in (
+        (["--sizes", "abc"], "--sizes 'abc': multiples of 4"),
+        (["--sizes=-8"], "--sizes '-8': multiples of 4"),
+        (["--sizes", "8,3"], "--sizes '3': multiples of 4"),
+        (["--sizes", "8,,16"], "--sizes '': multiples of 4"),
+        (["--sizes", "0"], "--sizes '0': multiples of 4"),
+        (["--rounds", "-1"], "--rounds -1: 1 at least"),
+        (["--rounds", "0"], "--rounds 0: 1 at least"),
+    ):
+        told = io.StringIO()
+        code = None
+        try:
+            with contextlib.redirect_stderr(told):
+                bench.arguments(words)
+        except SystemExit as error:
+            code = error.code
+        check(code == 2 and text in told.getvalue(), f"{words}: {code}, {told.getvalue()}")
+    check(bench.arguments(["--sizes", "8,1024"]).sizes == "8,1024", "sizes")
+
+
 def main():
     check_types_and_words()
+    check_options_of_bench()
     check_options_that_would_mean_gloo()
     code, out, err = run("info")
     check(code == 0 and "libweir.so" in out and "gloo" in out, out + err)
