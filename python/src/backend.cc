@@ -44,9 +44,16 @@ weir_comm_config_t config_of(const Backend::Options& options) {
   return config;
 }
 
+// Gloo refuses negative ones, and with 0 all its operations time out at once.
+void check_timeout(std::chrono::milliseconds timeout) {
+  TORCH_CHECK_VALUE(timeout.count() >= 1, "the timeout of a group is 1 ms at least, not ",
+                    timeout.count(), " ms");
+}
+
 std::shared_ptr<SharedCommunicator> create(c10d::Store& store, int rank, int size,
                                            const Backend::Options& options) {
-  constexpr char kWhat[] = "init_process_group";
+  constexpr char kWhat[] = "init_process_group or new_group";
+  check_timeout(options.timeout);
 #ifdef C10D_BACKEND_HAS_RECONFIGURE
   if (options.enable_reconfigure) return SharedCommunicator::create(nullptr, options.timeout);
 #endif
@@ -133,6 +140,11 @@ Backend::Backend(std::shared_ptr<SharedCommunicator> comm, int rank, int size,
 }
 
 Backend::~Backend() = default;
+
+void Backend::setTimeout(std::chrono::milliseconds timeout) {
+  check_timeout(timeout);
+  options_->timeout = timeout;
+}
 
 c10d::ErrorType Backend::getError() {
   const auto shared = current();

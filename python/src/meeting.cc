@@ -78,10 +78,10 @@ void forget(c10d::Store& store, const Keys& keys) {
                            timeout.count(), " ms", more));
 }
 
-weir_unique_id_t id_from(const Bytes& bytes) {
+weir_unique_id_t id_from(const Bytes& bytes, const char* what) {
   weir_unique_id_t id;
-  TORCH_CHECK(bytes.size() == sizeof(id.bytes), "init_process_group: the store holds ",
-              bytes.size(), " bytes under ", kIdKey, " where Weir's rank 0 puts ", sizeof(id.bytes),
+  TORCH_CHECK(bytes.size() == sizeof(id.bytes), what, ": the store holds ", bytes.size(),
+              " bytes under ", kIdKey, " where Weir's rank 0 puts ", sizeof(id.bytes),
               ": do all ranks use this backend?");
   std::memcpy(id.bytes, bytes.data(), sizeof(id.bytes));
   return id;
@@ -139,7 +139,7 @@ weir_unique_id_t join(c10d::Store& store, int rank, int size, Milliseconds timeo
     const auto expected = static_cast<size_t>(size - 1) * kNumberBytes;
     if (numbers.size() == expected &&
         std::equal(number.begin(), number.end(), numbers.begin() + offset)) {
-      return id_from(id);
+      return id_from(id, what);
     }
     std::this_thread::sleep_for(kPause);  // of an earlier start
   }

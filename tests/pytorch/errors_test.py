@@ -65,5 +65,26 @@ def test_a_rank_that_destroyed_its_group(rank, size):
     ranks.served()
 
 
+def test_timeouts_of_groups(rank, size):
+    """0 and less are refused before anything is sent."""
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    for timeout in (datetime.timedelta(0), datetime.timedelta(seconds=-1)):
+        for call in (
+            lambda: dist.new_group(timeout=timeout),
+            lambda: backend._set_default_timeout(timeout),
+        ):
+            ranks.refused(ValueError, "the timeout of a group is 1 ms at least", call)
+    dist.all_reduce(torch.ones(3))
+    ranks.served()
+
+
+def test_a_group_that_a_rank_does_not_make(rank, size):
+    if rank == 0:
+        make = lambda: dist.new_group(timeout=datetime.timedelta(seconds=1))
+        ranks.refused(dist.DistBackendError, "new_group: rank 1 of 2 has not joined", make)
+    dist.barrier()
+    ranks.served()
+
+
 if __name__ == "__main__":
     ranks.main(__name__)
