@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import atexit
-import math
 import sys
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -81,15 +80,23 @@ def _backend_of(group: dist.ProcessGroup | None) -> _C.Backend:
 
 
 class ArenaUsage(NamedTuple):
-    """Of the memory from which a group allocates tensors, on this rank; in bytes."""
+    """Of the memory from which a group allocates tensors, on this rank.
 
-    bytes: int  #: of address space
-    used_bytes: int  #: in tensors, each rounded up to 64
+    ``bytes``: of address space; 0 where there was no room for it.
+    ``used_bytes``: of it, in tensors that exist now, each rounded up to 64 bytes.
+    ``tensor_count``: how many these are; of no elements: none.
+    ``is_shared``: whether other ranks reach the memory; if not, tensors are ordinary memory, and
+    none of these figures counts them.
+    ``touched_bytes``: what this rank has read and written, since the memory was made, in
+    collectives in which the ranks told where their tensors lie: 2 for a byte that is copied, n + 1
+    for one that is reduced from n. It grows with each such collective, beyond ``bytes``, too.
+    """
+
+    bytes: int
+    used_bytes: int
     tensor_count: int
-    is_shared: bool  #: whether other ranks reach it
+    is_shared: bool
     touched_bytes: int
-    """What this rank has read and written in collectives in which the ranks told where their
-    tensors lie: 2 for a byte that is copied, n + 1 for one that is reduced from n."""
 
 
 def arena_usage(group: dist.ProcessGroup | None = None) -> ArenaUsage | None:
@@ -118,19 +125,19 @@ def empty(
     """
     backend = _backend_of(group)
     cpu = torch.device("cpu")
-    if len(size) == 1 and not isinstance(size[0], int):
-        size = tuple(size[0])
-    if any(length < 0 for length in size):
-        raise ValueError(f"weir.empty: a size of {tuple(size)}")
-    dtype = dtype or torch.get_default_dtype()
+    try:
+        # Without memory: it refuses what torch.empty refuses.
+        like = torch.empty(*(size or ((),)), dtype=dtype, device="meta")
+    except RuntimeError as error:
+        raise ValueError(f"weir.empty: a size of {size}: {error}") from None
     if not backend.supports_tensor_alloc(cpu):
-        return torch.empty(size, dtype=dtype, device=cpu)
-    return backend.allocate_tensor(math.prod(size), dtype=dtype, device=cpu).view(size)
+        return torch.empty(like.shape, dtype=like.dtype, device=cpu)
+    return backend.allocate_tensor(like.numel(), dtype=like.dtype, device=cpu).view(like.shape)
 
 
 def all_reduce(
     tensor: torch.Tensor,
-    op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM,
+    op: dist.ReduceOp | dist.ReduceOp.RedOpType = dist.ReduceOp.SUM,
     group: dist.ProcessGroup | None = None,
 ) -> None:
     """Reduces ``tensor`` (any shape, on the CPU) over the ranks of ``group``, in place.

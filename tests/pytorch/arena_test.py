@@ -104,6 +104,10 @@ def test_empty_is_memory_of_the_group(rank, size):
     assert weir.empty((2, 4)).shape == weir.empty([2, 4]).shape == (2, 4)
     assert weir.empty(4).dtype == torch.get_default_dtype() and weir.empty().shape == ()
     ranks.refused(ValueError, "size", lambda: weir.empty(-1))
+    ranks.refused(ValueError, "overflow", lambda: weir.empty(1 << 62))
+    for wrong in (2.5, (2, 2.5), "2", None, True):
+        ranks.refused(TypeError, "'size'", lambda: weir.empty(wrong))
+    ranks.refused(TypeError, "'dtype'", lambda: weir.empty(2, dtype="float32"))
     for dtype in (torch.qint8, torch.quint8, torch.qint32):
         ranks.refused(ValueError, "quantizer", lambda: weir.empty(3, dtype=dtype))
     before = weir.arena_usage().tensor_count

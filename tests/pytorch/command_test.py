@@ -65,6 +65,8 @@ def check_types_and_words():
             member = member.fget if isinstance(member, property) else member
             if inspect.isfunction(member) and not method.startswith("_"):
                 check(bool((member.__doc__ or "").strip()), f"weir.{name}.{method}: no docstring")
+    for field in weir.ArenaUsage._fields:
+        check(f"``{field}``" in weir.ArenaUsage.__doc__, f"weir.ArenaUsage: {field} is not told of")
 
 
 def run_refuses(words):
