@@ -201,7 +201,7 @@ class Backend : public c10d::Backend {
   WorkPointer endCoalescing() override;
 
   // For `weir.all_reduce`: in place, returns when it is done.
-  void all_reduce_now(const at::Tensor& tensor, c10d::ReduceOp::RedOpType op);
+  void all_reduce_now(const at::Tensor& tensor, const c10d::ReduceOp& op);
 
  private:
   class Launch;

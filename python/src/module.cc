@@ -49,7 +49,7 @@ c10::intrusive_ptr<Backend> create_backend(const c10::intrusive_ptr<c10d::Store>
 }
 
 // The way of weir.all_reduce, which is short: the group's backend is looked up here.
-void all_reduce(const at::Tensor& tensor, c10d::ReduceOp::RedOpType op,
+void all_reduce(const at::Tensor& tensor, const c10d::ReduceOp& op,
                 const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
   auto* backend = dynamic_cast<Backend*>(group->getBackend(c10::DeviceType::CPU).get());
   TORCH_CHECK_VALUE(backend != nullptr, "the CPU backend of this group is ",
@@ -144,6 +144,12 @@ PYBIND11_MODULE(_C, module) {
       .def_readwrite("deterministic", &Backend::Options::deterministic)
       .def_readwrite("arena_bytes", &Backend::Options::arena_bytes);
 
+  // First, since to make a ReduceOp in Python of each RedOpType takes time.
+  module.def(
+      "all_reduce",
+      [](const at::Tensor& tensor, c10d::ReduceOp::RedOpType op,
+         const c10::intrusive_ptr<c10d::ProcessGroup>& group) { all_reduce(tensor, op, group); },
+      py::arg("tensor"), py::arg("op"), py::arg("group"), py::call_guard<WithoutPython>());
   module.def("all_reduce", &all_reduce, py::arg("tensor"), py::arg("op"), py::arg("group"),
              py::call_guard<WithoutPython>());
   define_window(module);

@@ -136,8 +136,11 @@ Backend::WorkPointer Backend::allreduce_coalesced(Tensors& tensors,
   return launch.finish(tensors, tensors, bytes);
 }
 
-void Backend::all_reduce_now(const at::Tensor& tensor, ReduceOp::RedOpType op) {
+void Backend::all_reduce_now(const at::Tensor& tensor, const ReduceOp& op) {
   Launch launch(*this, OpType::ALLREDUCE, "all_reduce", c10d::kUnsetTimeout, false);
+  // PyTorch's dispatcher, which this call goes past, makes memory of such a tensor.
+  TORCH_CHECK_VALUE(!tensor._is_zerotensor(), launch.name(),
+                    ": a zero tensor has no memory for the result: clone() it");
   reduce_all(launch, tensor, op);
   launch.finish_now(tensor.nbytes());
 }

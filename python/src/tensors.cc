@@ -191,7 +191,22 @@ at::Tensor flat_like(const at::Tensor& tensor) {
 void copy_back(const at::Tensor& destination, const at::Tensor& source) {
   if (destination.is_same(source)) return;
   const at::NoGradGuard no_grad;
-  destination.copy_(source.view_as(destination));
+  const at::Tensor values = source.view_as(destination);
+  at::Tensor to = destination;
+  at::Tensor from = values;
+  for (int64_t dim = 0; dim < destination.dim(); ++dim) {
+    if (destination.stride(dim) != 0 || destination.size(dim) < 2) continue;
+    to = to.narrow(dim, 0, 1);
+    from = from.narrow(dim, 0, 1);
+  }
+  if (to.numel() != destination.numel()) {
+    const at::Tensor kept = from.expand_as(values).contiguous();
+    TORCH_CHECK_VALUE(
+        std::memcmp(kept.const_data_ptr(), values.const_data_ptr(), values.nbytes()) == 0,
+        "elements of an expanded tensor share memory, and the result has different values for "
+        "them: clone() it first");
+  }
+  to.copy_(from);
 }
 
 bool follow_each_other(const std::vector<at::Tensor>& tensors) {

@@ -64,7 +64,9 @@ at::Tensor flat_input(const at::Tensor& tensor);
 // A flat tensor of the same shape and type, not initialized.
 at::Tensor flat_like(const at::Tensor& tensor);
 
-// Copies `source`, of as many elements, to `destination`, unless it is the same tensor.
+// Copies `source`, flat and of as many elements, to `destination`, unless it is the same tensor.
+// Elements that share memory (of an expanded tensor; PyTorch passes zero tensors so) need equal
+// values: else ValueError.
 void copy_back(const at::Tensor& destination, const at::Tensor& source);
 
 // Whether the tensors follow each other in memory without a gap, in order; then they are one array

@@ -75,6 +75,46 @@ def test_reductions_of_unsigned_integers(rank, size):
     ranks.served()
 
 
+def test_the_direct_call_takes_what_all_reduce_takes(rank, size):
+    import weir
+
+    total = sum(range(1, size + 1))
+    for op, expected in (
+        (OP.SUM, total),
+        (dist.ReduceOp(OP.SUM), total),
+        (dist.ReduceOp(OP.MAX), size),
+        (dist._make_nccl_premul_sum(2.0), 2 * total),
+    ):
+        tensor = torch.full((5,), rank + 1.0)
+        weir.all_reduce(tensor, op)
+        tally.add("ALLREDUCE", tensor.nbytes)
+        assert (tensor == expected).all(), (op, tensor)
+    zeros = torch._efficientzerotensor(3)
+    ranks.refused(ValueError, "no memory for the result", lambda: weir.all_reduce(zeros))
+    ranks.served()
+
+
+def test_tensors_whose_elements_share_memory(rank, size):
+    """Expanded ones, and zero tensors, which PyTorch passes as such."""
+    total = sum(range(size))
+    for dtype in (torch.float32, torch.int16, torch.bool):
+        expanded = torch.full((1, 3), rank, dtype=dtype).expand(4, 3)
+        dist.all_reduce(expanded)
+        assert (expanded == torch.full((4, 3), total, dtype=dtype)).all(), expanded
+    zeros = torch._efficientzerotensor(3)
+    dist.all_reduce(zeros)
+    dist.broadcast(zeros, 0)
+    gathered = [torch.ones(3) for _ in range(size)]
+    dist.all_gather(gathered, zeros)
+    assert not torch.stack(gathered).any()
+    tensor = torch.arange(3.0) if rank == 0 else torch.ones(1).expand(3)
+    if rank == 0:
+        dist.broadcast(tensor, 0)
+    else:
+        ranks.refused(ValueError, "clone() it", lambda: dist.broadcast(tensor, 0))
+    ranks.served()
+
+
 def test_averages_and_factors_of_complex_numbers(rank, size):
     for dtype in (torch.complex64, torch.complex128):
         inputs = rows(size, 1000, 3, dtype) + 1j * rows(size, 1001, 3, dtype)[:, :1000]
