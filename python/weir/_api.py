@@ -121,7 +121,8 @@ def empty(
     As ``torch.empty(*size, dtype=dtype)``. The first allocation of a group is collective, in order
     with its collectives; from then on each rank allocates by itself. It is ordinary memory in a
     group of one rank, where ranks share no memory, and where ``Options.arena_bytes`` are used up,
-    more than a rank's address space, or 0. Quantized types (``torch.qint8``) are refused in a group of several ranks.
+    more than a rank's address space, or 0. Quantized types (``torch.qint8``) are refused in a
+    group of several ranks.
     """
     backend = _backend_of(group)
     cpu = torch.device("cpu")
