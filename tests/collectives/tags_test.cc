@@ -497,6 +497,24 @@ TEST(Tags, AReceiveThatNobodySendsForEndsAtItsDeadlineAndSaysWhatItWaitsFor) {
       {}, with_timeout(1000));
 }
 
+TEST(Tags, AtTheDeadlineAMessageWithAnotherTagIsNamed) {
+  for (const int source : {1, int{WEIR_ANY_SOURCE}}) {
+    run_processes(
+        2,
+        [source](int rank, weir_comm_t comm) {
+          Bytes data(8);
+          if (rank == 0) {
+            EXPECT_EQ(recv(comm, &data, source, 7), WEIR_ERROR_TIMEOUT) << weir_last_error(comm);
+            expect_text(comm, "a message of rank 1 with tag 8 waits for a receive");
+          } else {
+            ASSERT_EQ(send(comm, data, 0, 8), WEIR_OK);
+            std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+          }
+        },
+        {}, with_timeout(1000));
+  }
+}
+
 TEST(Tags, ADeadRankEndsReceivesFromItAndFromAny) {
   for (const bool from_any : {false, true}) {
     Promises promises;

@@ -227,6 +227,7 @@ void Operations::collect_awaited(const Request& request, std::vector<Rank>* rank
 }
 
 std::string Operations::other_end_of(const Request& request) const {
+  if (request.kind == RequestKind::kTagRecv && tags_ != nullptr) return tags_->others_for(request);
   const bool sends = request.kind == RequestKind::kSend;
   if ((!sends && request.kind != RequestKind::kRecv) || request.is_of_device_side() ||
       !device_side_.messages().waits_on_device(request.peer, sends)) {

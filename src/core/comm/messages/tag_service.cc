@@ -32,6 +32,19 @@ std::optional<Rank> TagService::awaited(const Request& request) {
   return request.peer;
 }
 
+std::string TagService::others_for(const Request& request) const {
+  for (Rank rank = 0; rank < peers_.size(); ++rank) {
+    if (!request.tag.is_from_any && rank != request.peer) continue;
+    const Arrivals& arrivals = peers_[rank].arrivals;
+    const auto found = std::find_if(arrivals.begin(), arrivals.end(), [&](const Arrival& one) {
+      return one.taken_by == nullptr && !fits(request.tag.tag, one.tag);
+    });
+    if (found == arrivals.end()) continue;
+    return fmt::format("; a message of rank {} with tag {} waits for a receive", rank, found->tag);
+  }
+  return "";
+}
+
 // ---- The start ----------------------------------------------------------------------------------
 
 Status TagService::start(Request& request, ServiceFailure* failure) {

@@ -60,6 +60,9 @@ class TagService {
   const std::vector<Request*>& requests() const { return requests_; }
   // The rank that the operation needs in order to continue; nothing: any.
   static std::optional<Rank> awaited(const Request& request);
+  // Of a receive without a message: what waits with another tag instead, to be put behind the ranks
+  // that it needs. "": nothing does.
+  std::string others_for(const Request& request) const;
 
  private:
   // A header of this rank, with the payload that follows it.
