@@ -167,9 +167,7 @@ c10d::ErrorType Backend::getError() {
 
 void Backend::abort() {
   const WithoutPython without;
-  const auto shared = current();
-  shared->call_abort_hooks();
-  if (shared->handle() != nullptr) weir_comm_abort(shared->handle());
+  current()->abort();
 }
 
 void Backend::registerAbortHook(int64_t id, std::function<void()> hook) {

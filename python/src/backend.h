@@ -242,9 +242,7 @@ class Backend : public c10d::Backend {
   void check_result(weir_result_t result, const char* what) {
     if (result == WEIR_OK) [[likely]]
       return;
-    const std::exception_ptr exception = exception_of(result, comm(), what);
-    comm_->call_abort_hooks(result);
-    std::rethrow_exception(exception);
+    std::rethrow_exception(comm_->failed(result, what));
   }
   void call_gather(Launch& launch, const at::Tensor& flat, const at::Tensor& received, int root);
   void check_rank(int64_t rank, const char* what) const;

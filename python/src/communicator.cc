@@ -17,6 +17,18 @@ namespace {
 // What weir_comm_set_timeout takes.
 constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(24);
 
+bool ends_communicator(weir_result_t result) {
+  switch (result) {
+    case WEIR_OK:
+    case WEIR_ERROR_INVALID_ARGUMENT:
+    case WEIR_ERROR_UNSUPPORTED:
+    case WEIR_ERROR_NO_MEMORY:
+      return false;
+    default:
+      return true;
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<SharedCommunicator> SharedCommunicator::create(weir_comm_t handle,
@@ -80,16 +92,24 @@ void SharedCommunicator::call_abort_hooks() {
   }
 }
 
-void SharedCommunicator::call_abort_hooks(weir_result_t result) {
-  switch (result) {
-    case WEIR_OK:
-    case WEIR_ERROR_INVALID_ARGUMENT:
-    case WEIR_ERROR_UNSUPPORTED:
-    case WEIR_ERROR_NO_MEMORY:
-      return;
-    default:
-      call_abort_hooks();
+void SharedCommunicator::abort() {
+  const char* nothing = nullptr;
+  ended_in_.compare_exchange_strong(nothing, "abort");
+  call_abort_hooks();
+  if (handle_ != nullptr) weir_comm_abort(handle_);
+}
+
+std::exception_ptr SharedCommunicator::failed(weir_result_t result, const char* what) {
+  std::string title = what;
+  weir_result_t error = WEIR_OK;
+  const char* first = nullptr;
+  if (ends_communicator(result) && weir_comm_async_error(handle_, &error) == WEIR_OK &&
+      error != WEIR_OK && !ended_in_.compare_exchange_strong(first, what)) {
+    title += c10::str(": the group ended earlier, in ", first, "; abort it, and make another one");
   }
+  const std::exception_ptr exception = exception_of(result, handle_, title);
+  if (ends_communicator(result)) call_abort_hooks();
+  return exception;
 }
 
 std::exception_ptr exception_of(weir_result_t result, weir_comm_t comm, const std::string& what) {

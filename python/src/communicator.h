@@ -47,9 +47,11 @@ class SharedCommunicator {
   void remove_abort_hook(int64_t id);
   // Those of `previous`, which has ended, are called before the end of this one.
   void take_abort_hooks(SharedCommunicator& previous);
-  void call_abort_hooks();
-  // Likewise, where `result` is an error after which the communicator is of no use.
-  void call_abort_hooks(weir_result_t result);
+  void abort();
+
+  // The exception of the call `what`, a literal, that failed. Calls after the one with which the
+  // communicator ended are told which that was. The hooks are called where it has ended.
+  std::exception_ptr failed(weir_result_t result, const char* what);
 
   // Whether operations that start now have this deadline already; then no lock is needed.
   bool has_deadline(std::chrono::milliseconds timeout) const {
@@ -63,10 +65,12 @@ class SharedCommunicator {
   SharedCommunicator(weir_comm_t handle, std::chrono::milliseconds timeout)
       : handle_(handle), deadline_(timeout.count()) {}
   weir_result_t set_deadline(std::chrono::milliseconds timeout);
+  void call_abort_hooks();
 
   weir_comm_t handle_;
   std::mutex mutex_;
   std::atomic<int64_t> deadline_;
+  std::atomic<const char*> ended_in_{nullptr};  // the call that was told of the end first
   std::mutex hooks_mutex_;
   std::map<int64_t, Hook> hooks_;
   bool hooks_were_called_ = false;

@@ -193,8 +193,7 @@ void Operation::complete_watched() {
 void Operation::finish() {
   std::exception_ptr exception;
   if (result_ != WEIR_OK) {
-    exception = exception_of(result_, comm_->handle(), name_);
-    comm_->call_abort_hooks(result_);
+    exception = comm_->failed(result_, name_);
   } else {
     try {
       for (const auto& action : actions_) action();

@@ -65,6 +65,27 @@ def test_a_rank_that_destroyed_its_group(rank, size):
     ranks.served()
 
 
+def test_calls_after_the_one_that_ended_the_group(rank, size):
+    group = dist.new_group()
+    if rank == 0:
+        dist.send(torch.ones(5), 1, group=group)
+    else:
+        receive = lambda: dist.recv(torch.zeros(3), 0, group=group)
+        ranks.refused(dist.DistBackendError, "recv: rank 0 sent 20 bytes", receive)
+        text = "all_reduce: the group ended earlier, in recv; abort it, and make another one"
+        ranks.refused(
+            dist.DistBackendError, text, lambda: dist.all_reduce(torch.ones(3), group=group)
+        )
+        ranks.refused(dist.DistBackendError, "in recv; abort it", receive)
+    dist.barrier()
+    other = dist.new_group()
+    other._get_backend(torch.device("cpu")).abort()
+    call = lambda: dist.barrier(other)
+    ranks.refused(dist.DistBackendError, "barrier: the group ended earlier, in abort;", call)
+    dist.barrier()
+    ranks.served()
+
+
 def test_timeouts_of_groups(rank, size):
     """0 and less are refused before anything is sent."""
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))
