@@ -167,6 +167,7 @@ def shrink(group: dist.ProcessGroup | None = None) -> dist.ProcessGroup:
     Collective over them. ``group`` has ended then; where it was the default group, the new one is,
     and all other groups have ended: ranks are numbered anew. It is
     ``torch.distributed.shrink_group(weir.lost_ranks(group), group)``. Operations in flight fail.
+    A rank that the others have given up gets a ``DistBackendError`` that says so.
     The store of ``group`` must have outlived the lost ranks: a TCPStore in the process of rank 0
     does not outlive rank 0, torchrun's and a FileStore do.
     """
@@ -174,6 +175,12 @@ def shrink(group: dist.ProcessGroup | None = None) -> dist.ProcessGroup:
         lost = lost_ranks(group)
         if not lost:
             raise ValueError("no rank of the group is lost: see torch.distributed.shrink_group")
+        if dist.get_rank(group) in lost:
+            raise dist.DistBackendError(
+                f"shrink: the others have given up rank {dist.get_rank(group)}, this one, which "
+                "was stopped or slower than their deadline, and go on without it: end this "
+                "process, or start it anew"
+            )
         try:
             return dist.shrink_group(lost, group)
         except dist.DistBackendError:

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import time
 
 import ranks
 import torch
 import torch.distributed as dist
+import weir
 
 DEADLINE_S = 2.0
 
@@ -61,6 +63,23 @@ def test_a_rank_that_destroyed_its_group(rank, size):
         call = lambda: dist.all_reduce(torch.ones(3), group=group)
         ranks.refused(dist.DistBackendError, "rank 1 ended, or destroyed the group", call)
         ranks.refused(dist.DistBackendError, "weir.shrink", call)
+    dist.barrier()
+    ranks.served()
+
+
+def test_a_rank_that_the_others_gave_up(rank, size):
+    group = short_group()
+    call = lambda: dist.all_reduce(torch.ones(3), group=group)
+    if rank == 0:
+        ranks.refused(dist.DistBackendError, "Timed out", call)
+        assert weir.lost_ranks(group) == [1], weir.lost_ranks(group)
+    dist.barrier()
+    if rank == 1:
+        with contextlib.suppress(dist.DistBackendError):
+            call()  # what it needs of the others may have come
+        ranks.refused(dist.DistBackendError, "rank 1", call)
+        text = "shrink: the others have given up rank 1, this one"
+        ranks.refused(dist.DistBackendError, text, lambda: weir.shrink(group))
     dist.barrier()
     ranks.served()
 
