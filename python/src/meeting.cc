@@ -44,15 +44,24 @@ Milliseconds left_until(Clock::time_point end) {
   return std::max(std::chrono::duration_cast<Milliseconds>(end - Clock::now()), Milliseconds(1));
 }
 
-// False: some have not come until then. What else the store throws is an error of the store.
-bool wait_for(c10d::Store& store, const Keys& keys, Clock::time_point end) {
+// False: it has not come until then. What else the store throws is an error of the store.
+template <typename Ask>
+bool comes(Clock::time_point end, Ask ask) {
   try {
-    store.wait(keys, left_until(end));
+    ask();
     return true;
   } catch (const std::exception&) {
     if (Clock::now() + kPause < end) throw;
     return false;
   }
+}
+
+// A store's own `get` waits first, which is a question; as long as the store's timeout says.
+bool get_until(c10d::Store& store, const std::string& key, Clock::time_point end, Bytes* value) {
+  return comes(end, [&] {
+    if (store.getTimeout() > left_until(end) + kPause) store.wait({key}, left_until(end));
+    *value = store.get(key);
+  });
 }
 
 // With one question where the store can, instead of one for each key.
@@ -99,7 +108,7 @@ weir_unique_id_t invite(c10d::Store& store, int size, Milliseconds timeout, cons
   Keys keys;
   for (int rank = 1; rank < size; ++rank) keys.push_back(key_of(bytes, here(rank)));
   Bytes numbers;
-  if (!keys.empty() && !wait_for(store, keys, end)) {
+  if (!keys.empty() && !comes(end, [&] { store.wait(keys, left_until(end)); })) {
     std::string missing;
     for (int rank = 1; rank < size; ++rank) {
       if (store.check({keys[static_cast<size_t>(rank) - 1]})) continue;
@@ -129,13 +138,12 @@ weir_unique_id_t join(c10d::Store& store, int rank, int size, Milliseconds timeo
   const auto offset = static_cast<std::ptrdiff_t>(rank - 1) * kNumberBytes;
   Bytes told;
   while (Clock::now() < end) {
-    if (!wait_for(store, {kIdKey}, end)) break;
-    const Bytes id = store.get(kIdKey);
+    Bytes id;
+    if (!get_until(store, kIdKey, end, &id)) break;
     if (id != told) store.set(key_of(id, here(rank)), number);
     told = id;
-    const std::string all = key_of(id, "all");
-    if (!wait_for(store, {all}, end)) break;
-    const Bytes numbers = store.get(all);
+    Bytes numbers;
+    if (!get_until(store, key_of(id, "all"), end, &numbers)) break;
     const auto expected = static_cast<size_t>(size - 1) * kNumberBytes;
     if (numbers.size() == expected &&
         std::equal(number.begin(), number.end(), numbers.begin() + offset)) {
