@@ -395,10 +395,16 @@ ncclResult_t add_or_run(Add add) {
 }
 
 // Found out before anything is on a stream: a call that breaks off halfway ends the communicator.
+// Not during a capture, which to ask for an event that belongs to it would spoil.
 bool is_event(const Operation& operation) {
   const cuda::Driver& driver = *cuda::driver(true);
   if (driver.cuEventQuery == nullptr) return true;
   const cuda::ContextScope scope(driver, operation.stream, operation.context);
+  int is_captured = 0;
+  if (driver.cuStreamIsCapturing(operation.stream, &is_captured) != cuda::kSuccess ||
+      is_captured != 0) {
+    return true;
+  }
   const cuda::RelaxedCapture relaxed(driver);
   return driver.cuEventQuery(operation.launch_event) != cuda::kErrorInvalidHandle;
 }

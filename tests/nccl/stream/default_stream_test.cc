@@ -320,6 +320,28 @@ TEST(NcclLaunchEventThatIsGone, IsNamed) {
   unsetenv("WEIR_DIRECT");
 }
 
+// An event that belongs to the capture is not asked for, which would spoil that.
+TEST(NcclLaunchEventOfTheCapture, MayBeUsedAgain) {
+  use_device(0);
+  ncclComm_t comm = nullptr;
+  ASSERT_NCCL(ncclCommInitRank(&comm, 1, make_id(), 0));
+  {
+    const Stream stream;
+    const LaunchEvent event;
+    const Array data(MemoryKind::kDevice, kCount);
+    data.set(std::vector<int>(kCount, 3));
+    ASSERT_NCCL(event.sum(data, comm, stream));
+    stream.synchronize();
+    cuda::Graph graph = nullptr;
+    EXPECT_CUDA(cuStreamBeginCapture_v2(stream.get(), 0));
+    for (int i = 0; i < 2; ++i) EXPECT_NCCL(event.sum(data, comm, stream));
+    EXPECT_CUDA(cuStreamEndCapture(stream.get(), &graph));
+    EXPECT_NE(graph, nullptr);
+    EXPECT_CUDA(cuGraphDestroy(graph));
+  }
+  EXPECT_NCCL(ncclCommDestroy(comm));
+}
+
 // The communicator from which another is being made.
 TEST(NcclNonblockingGroup, WhoseParentIsDestroyedSaysSo) {
   use_device(0);
