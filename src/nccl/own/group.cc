@@ -395,7 +395,8 @@ ncclResult_t add_or_run(Add add) {
 }
 
 // Found out before anything is on a stream: a call that breaks off halfway ends the communicator.
-// Not during a capture, which to ask for an event that belongs to it would spoil.
+// Not during a capture: to ask for an event that belongs to one is forbidden (CUDA's programming
+// guide), and may spoil it.
 bool is_event(const Operation& operation) {
   const cuda::Driver& driver = *cuda::driver(true);
   if (driver.cuEventQuery == nullptr) return true;

@@ -320,7 +320,7 @@ TEST(NcclLaunchEventThatIsGone, IsNamed) {
   unsetenv("WEIR_DIRECT");
 }
 
-// An event that belongs to the capture is not asked for, which would spoil that.
+// CUDA then has no state of the event to tell, which is no reason to refuse it.
 TEST(NcclLaunchEventOfTheCapture, MayBeUsedAgain) {
   use_device(0);
   ncclComm_t comm = nullptr;
