@@ -161,6 +161,11 @@ class Hosts:
                         raise NoHosts("the interfaces do not come up")
                     time.sleep(0.02)
 
+    def use_congestion_control(self, name):
+        """For connections made from now on; otherwise hosts have what this machine has."""
+        for host in range(len(self.addresses)):
+            self.do(host, "sysctl", "-w", f"net.ipv4.tcp_congestion_control={name}")
+
     def shape(self, host, mbit, burst_bytes, link=0):
         """Limits the traffic that leaves the host with a token bucket; another call replaces it."""
         self.limit(host, f"eth{link}", mbit, burst_bytes)

@@ -50,11 +50,12 @@ def _report_at_exit() -> None:
     def report() -> None:
         if os.getpid() != process:
             return
-        rank = os.environ.get("RANK", "?")
+        who = f"weir: rank {os.environ.get('RANK', '?')} (process {process})"
         lines = [
-            f"weir: rank {rank} (process {process}): {name.lower()} {calls} calls, {size} bytes"
+            f"{who}: {name.lower()} {calls} calls, {size} bytes"
             for name, (calls, size) in sorted(_C.operation_counts().items())
-        ]
-        print("\n".join(lines), file=sys.stderr)
+        ] or [f"{who}: no calls"]
+        # In one write, as other processes may write there at the same time.
+        sys.stderr.write("\n".join(lines) + "\n")
 
     atexit.register(report)

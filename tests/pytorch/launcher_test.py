@@ -10,6 +10,7 @@ import argparse
 import concurrent.futures
 import importlib.util
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -341,6 +342,10 @@ def test_the_report(folder):
     for rank, output in enumerate(outputs):
         assert f"weir: rank {rank} (process " in output, output
         assert "allreduce 1 calls, 12 bytes" in output, output
+    text = "import os, torch.distributed as dist; dist.init_process_group('gloo', rank=0, "
+    text += "world_size=1, store=dist.HashStore())"
+    (output,) = run([*RUN, "--report", "-c", text])
+    assert re.search(r"weir: rank . \(process \d+\): no calls", output), output
 
 
 def test_wrong_command_lines(folder):
