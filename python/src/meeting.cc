@@ -56,10 +56,13 @@ bool comes(Clock::time_point end, Ask ask) {
   }
 }
 
-// A store's own `get` waits first, which is a question; as long as the store's timeout says.
+// A store's own `get` waits, too, but as long as the store's timeout says. Where that is what is
+// left, one question is enough.
 bool get_until(c10d::Store& store, const std::string& key, Clock::time_point end, Bytes* value) {
   return comes(end, [&] {
-    if (store.getTimeout() > left_until(end) + kPause) store.wait({key}, left_until(end));
+    const Milliseconds left = left_until(end);
+    const Milliseconds own = store.getTimeout();
+    if (own > left + kPause || own + kPause < left) store.wait({key}, left);
     *value = store.get(key);
   });
 }

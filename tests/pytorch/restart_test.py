@@ -18,8 +18,9 @@ RANKS = 3
 SECONDS = 60
 
 
-def start(port, rank, timeout_s=SECONDS):
-    store = dist.TCPStore("127.0.0.1", port, None, False)
+def start(port, rank, timeout_s=SECONDS, store_s=300.0):
+    store_timeout = datetime.timedelta(seconds=store_s)
+    store = dist.TCPStore("127.0.0.1", port, None, False, timeout=store_timeout)
     dist.init_process_group(
         "weir",
         store=store,
@@ -45,9 +46,9 @@ def attempt(port, body):
     return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
 
 
-def works_and_leaves(port, rank):
+def works_and_leaves(port, rank, store_s=300.0):
     """As after a crash: nothing is destroyed."""
-    start(port, rank)
+    start(port, rank, store_s=store_s)
     tensor = torch.full((5,), float(rank))
     dist.all_reduce(tensor)
     return 0 if tensor.tolist() == [float(sum(range(RANKS)))] * 5 else 1
@@ -73,6 +74,12 @@ def one_does_not_come(port, rank):
 def one_comes_late(port, rank):
     time.sleep(1 if rank == 0 else 0)  # the others see what an earlier rank 0 has left
     return works_and_leaves(port, rank)
+
+
+def one_comes_later_than_the_store_waits(port, rank):
+    """The group's timeout counts, as with Gloo, and not the store's."""
+    time.sleep(2 if rank == 0 else 0)
+    return works_and_leaves(port, rank, store_s=0.5)
 
 
 def one_dies_while_it_waits(port, rank):
@@ -112,7 +119,8 @@ def main():
 
 
 def run(port):
-    attempts = [works_and_leaves] * 6
+    attempts = [one_comes_later_than_the_store_waits] * 2  # with an empty store, and with a used one
+    attempts += [works_and_leaves] * 6
     attempts += [one_does_not_come, works_and_leaves, one_comes_late, one_dies_while_it_waits]
     attempts += [works_and_leaves] * 3
     for number, body in enumerate(attempts):
