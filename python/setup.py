@@ -39,7 +39,10 @@ class Build(build_ext):
                 "-DWEIR_BUILD_TESTS=OFF",
                 f"-DWEIR_PYTHON={sys.executable}",
             ]
-            subprocess.check_call(["cmake", "-S", SOURCE, "-B", folder, "-G", "Ninja", *options])
+            # A folder keeps the generator with which it was made.
+            if shutil.which("ninja") and not os.path.exists(os.path.join(folder, "CMakeCache.txt")):
+                options += ["-G", "Ninja"]
+            subprocess.check_call(["cmake", "-S", SOURCE, "-B", folder, *options])
         jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(min(8, os.cpu_count() or 1)))
         subprocess.check_call(["cmake", "--build", folder, "-j", jobs, "--target", "weir_wheel"])
         target = os.path.dirname(os.path.abspath(self.get_ext_fullpath(extension.name)))
