@@ -6,6 +6,8 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
@@ -50,17 +52,20 @@ void check_timeout(std::chrono::milliseconds timeout) {
                     timeout.count(), " ms");
 }
 
-std::shared_ptr<SharedCommunicator> create(c10d::Store& store, int rank, int size,
-                                           const Backend::Options& options) {
-  constexpr char kWhat[] = "init_process_group or new_group";
-  check_timeout(options.timeout);
-#ifdef C10D_BACKEND_HAS_RECONFIGURE
-  if (options.enable_reconfigure) return SharedCommunicator::create(nullptr, options.timeout);
-#endif
-  const weir_unique_id_t id = meet(store, rank, size, options.timeout, kWhat);
-  auto shared = connect(id, rank, size, options, options.timeout, kWhat);
-  if (rank == 0) forget_meeting(store, id);
-  return shared;
+// Asks until it is true, or until then. Not store.wait: that knows of no rank that is lost, and
+// warns whenever it ends in vain.
+template <typename Ask>
+bool ask_until(std::chrono::steady_clock::time_point end, Ask ask) {
+  constexpr std::chrono::milliseconds kPauseMax{50};
+  std::chrono::milliseconds pause{1};
+  while (!ask()) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now >= end) return false;
+    std::this_thread::sleep_for(
+        std::min(pause, std::chrono::ceil<std::chrono::milliseconds>(end - now)));
+    pause = std::min(2 * pause, kPauseMax);
+  }
+  return true;
 }
 
 // PyTorch splits and merges the backends of all devices with one store, one after the other: each
@@ -118,9 +123,32 @@ void reset_operation_counts() {
 
 // ---- The group --------------------------------------------------------------------------------
 
+Backend::Start Backend::start(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                              const Options& options) {
+  constexpr char kWhat[] = "init_process_group or new_group";
+  check_timeout(options.timeout);
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+  if (options.enable_reconfigure) {
+    return {SharedCommunicator::create(nullptr, options.timeout), store};
+  }
+#endif
+  TORCH_CHECK_VALUE(rank >= 0 && rank < size, kWhat, ": rank ", rank, " is not one of 0 to ",
+                    size - 1, ", as the world size of ", size, " says");
+  const weir_unique_id_t id = meet(*store, rank, size, options.timeout, kWhat);
+  auto shared = connect(id, rank, size, options, options.timeout, kWhat);
+  if (rank == 0) forget_meeting(*store, id);
+  return {std::move(shared), part_of_meeting(store, id)};
+}
+
 Backend::Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                  c10::intrusive_ptr<Options> options, std::string name)
-    : Backend(create(*store, rank, size, *options), rank, size, store, options, std::move(name)) {}
+    : Backend(start(store, rank, size, *options), rank, size, store, options, std::move(name)) {}
+
+Backend::Backend(Start start, int rank, int size, const c10::intrusive_ptr<c10d::Store>& store,
+                 c10::intrusive_ptr<Options> options, std::string name)
+    : Backend(std::move(start.comm), rank, size, store, std::move(options), std::move(name)) {
+  members_store_ = std::move(start.members_store);
+}
 
 Backend::Backend(std::shared_ptr<SharedCommunicator> comm, int rank, int size,
                  c10::intrusive_ptr<c10d::Store> store, c10::intrusive_ptr<Options> options,
@@ -454,6 +482,18 @@ Backend::WorkPointer Backend::endCoalescing() {
 
 // ---- Monitored barrier ------------------------------------------------------------------------
 
+std::vector<int> Backend::known_lost_ranks() {
+  const auto shared = current();
+  std::vector<int> ranks(static_cast<size_t>(getSize()));
+  int found = 0;
+  if (shared->handle() == nullptr ||
+      weir_comm_lost_ranks(shared->handle(), ranks.data(), getSize(), &found) != WEIR_OK) {
+    found = 0;
+  }
+  ranks.resize(static_cast<size_t>(std::min(found, getSize())));
+  return ranks;
+}
+
 void Backend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_for_all) {
   const WithoutPython without;
   const auto timeout = options.timeout == c10d::kUnsetTimeout ? options_->timeout : options.timeout;
@@ -465,36 +505,57 @@ void Backend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_fo
   const std::string key = key_of(number);
   const auto arrived = [&](int rank) { return key + std::to_string(rank); };
   const std::string all_are_here = key + "all";
+  const std::string failed = key + "failed";  // rank 0's text
+  const auto end = std::chrono::steady_clock::now() + timeout;
   if (getRank() != 0) {
     members_store_->set(arrived(getRank()), std::vector<uint8_t>{1});
+    std::string why;
+    const auto ask = [&] {
+      if (members_store_->check({all_are_here})) return true;
+      if (members_store_->check({failed})) {
+        const std::vector<uint8_t> text = members_store_->get(failed);
+        why = " " + std::string(text.begin(), text.end());
+      } else if (const std::vector<int> lost = known_lost_ranks();
+                 std::find(lost.begin(), lost.end(), 0) != lost.end()) {
+        why = " The process of rank 0 has ended.";
+      }
+      return !why.empty();
+    };
+    bool is_here = false;
     try {
-      members_store_->wait({all_are_here}, std::max(timeout, std::chrono::milliseconds(1)));
-    } catch (const std::exception&) {
-      C10_THROW_ERROR(DistBackendError,
-                      c10::str("Rank ", getRank(),
-                               " successfully reached monitoredBarrier, but received errors while "
-                               "waiting for send/recv from rank 0. Please check rank 0 logs for "
-                               "faulty rank."));
+      is_here = ask_until(end, ask) && why.empty();
+    } catch (const std::exception& error) {
+      why = c10::str(" The store: ", error.what());
     }
-    return;
+    if (is_here) return;
+    C10_THROW_ERROR(DistBackendError,
+                    c10::str("Rank ", getRank(),
+                             " successfully reached monitoredBarrier, but received errors while "
+                             "waiting for send/recv from rank 0. Please check rank 0 logs for "
+                             "faulty rank.",
+                             why));
   }
   if (timeout.count() <= 0) {
     C10_THROW_ERROR(
         DistBackendError,
         c10::str("[Rank 0]: Rank 0 timed out in monitoredBarrier after ", timeout.count(), " ms"));
   }
-  const auto end = std::chrono::steady_clock::now() + timeout;
+  std::vector<std::string> keys;
+  for (int rank = 1; rank < getSize(); ++rank) keys.push_back(arrived(rank));
+  // Of a rank that is lost after it has come, nobody waits for anything here.
   std::vector<int> missing;
-  for (int rank = 1; rank < getSize(); ++rank) {
-    const auto left = std::max(std::chrono::duration_cast<std::chrono::milliseconds>(
-                                   end - std::chrono::steady_clock::now()),
-                               std::chrono::milliseconds(1));
-    try {
-      members_store_->wait({arrived(rank)}, left);
-    } catch (const std::exception&) {
-      missing.push_back(rank);
-      if (!wait_for_all) break;
-    }
+  const bool is_over = keys.empty() || ask_until(end, [&] {
+                         if (members_store_->check(keys)) return true;
+                         for (const int rank : known_lost_ranks()) {
+                           if (!members_store_->check({arrived(rank)})) missing.push_back(rank);
+                         }
+                         return !missing.empty();
+                       });
+  const bool any_lost = !missing.empty();
+  for (int rank = 1; rank < getSize() && !is_over; ++rank) {
+    if (members_store_->check({arrived(rank)})) continue;
+    missing.push_back(rank);
+    if (!wait_for_all) break;
   }
   if (missing.empty()) {
     members_store_->set(all_are_here, std::vector<uint8_t>{1});
@@ -505,9 +566,12 @@ void Backend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_fo
   }
   std::string names;
   for (const int rank : missing) names += (names.empty() ? "" : ", ") + std::to_string(rank);
-  C10_THROW_ERROR(DistBackendError,
-                  c10::str("[Rank 0]: Rank", wait_for_all && missing.size() > 1 ? "s " : " ", names,
-                           " failed to pass monitoredBarrier in ", timeout.count(), " ms"));
+  const std::string text = c10::str(
+      "[Rank 0]: Rank", missing.size() > 1 ? "s " : " ", names, " failed to pass monitoredBarrier ",
+      any_lost ? "since its process has ended, or the others gave it up: see weir.shrink"
+               : c10::str("in ", timeout.count(), " ms"));
+  members_store_->set(failed, std::vector<uint8_t>(text.begin(), text.end()));
+  C10_THROW_ERROR(DistBackendError, text);
 }
 
 }  // namespace weir::pytorch

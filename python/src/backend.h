@@ -206,6 +206,15 @@ class Backend : public c10d::Backend {
  private:
   class Launch;
 
+  struct Start {
+    std::shared_ptr<SharedCommunicator> comm;
+    c10::intrusive_ptr<c10d::Store> members_store;
+  };
+  // Meets the other ranks in the store.
+  static Start start(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                     const Options& options);
+  Backend(Start start, int rank, int size, const c10::intrusive_ptr<c10d::Store>& store,
+          c10::intrusive_ptr<Options> options, std::string name);
   Backend(std::shared_ptr<SharedCommunicator> comm, int rank, int size,
           c10::intrusive_ptr<c10d::Store> store, c10::intrusive_ptr<Options> options,
           std::string name);
@@ -245,6 +254,8 @@ class Backend : public c10d::Backend {
     std::rethrow_exception(comm_->failed(result, what));
   }
   void call_gather(Launch& launch, const at::Tensor& flat, const at::Tensor& received, int root);
+  // As lost_ranks; none where that cannot be known.
+  std::vector<int> known_lost_ranks();
   void check_rank(int64_t rank, const char* what) const;
 
   const std::shared_ptr<void> place_of_gloo_store_;  // see Options

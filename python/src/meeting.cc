@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // In the store:
 //   weir/unique_id                  of rank 0's latest start: the id
-//   weir/meeting/<hash>/here/<rank>   a number that the rank has drawn for this start
+//   weir/meeting/<hash>/here/<rank>   a number that the rank has drawn for this start, and how many
+//                                     ranks it was told that there are
 //   weir/meeting/<hash>/all           of rank 0, once all are here: their numbers, by rank; or, of
 //                                     a rank 0 that has started again: kAgain
+//   weir/meeting/<hash>/members/…     of the group itself
 // <hash> is of the id.
 // A rank that finds another number than its own under `all` looks for another id.
 #include "meeting.h"
@@ -16,6 +18,7 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <vector>
 
 #include "communicator.h"
@@ -30,7 +33,8 @@ using Bytes = std::vector<uint8_t>;
 using Keys = std::vector<std::string>;
 
 constexpr char kIdKey[] = "weir/unique_id";
-constexpr size_t kNumberBytes = 16;
+constexpr size_t kDrawnBytes = 16;
+constexpr size_t kNumberBytes = kDrawnBytes + sizeof(int32_t);
 constexpr uint8_t kAgain = 0;
 constexpr Milliseconds kPause{10};
 
@@ -84,7 +88,7 @@ void forget(c10d::Store& store, const Keys& keys) {
 }
 
 [[noreturn]] void throw_missing(const char* what, const std::string& ranks, int size,
-                                Milliseconds timeout, const char* more) {
+                                Milliseconds timeout, const std::string& more) {
   C10_THROW_ERROR(DistBackendError,
                   c10::str(what, ": ", ranks, " of ", size, " has not joined within ",
                            timeout.count(), " ms", more));
@@ -97,6 +101,29 @@ weir_unique_id_t id_from(const Bytes& bytes, const char* what) {
               ": do all ranks use this backend?");
   std::memcpy(id.bytes, bytes.data(), sizeof(id.bytes));
   return id;
+}
+
+Bytes draw_number(int32_t size) {
+  Bytes number(kNumberBytes);
+  std::random_device random;
+  for (size_t i = 0; i < kDrawnBytes; ++i) number[i] = static_cast<uint8_t>(random());
+  std::memcpy(number.data() + kDrawnBytes, &size, sizeof size);
+  return number;
+}
+
+int32_t size_in(const Bytes& number) {
+  int32_t size = 0;
+  if (number.size() == kNumberBytes) {
+    std::memcpy(&size, number.data() + kDrawnBytes, sizeof size);
+  }
+  return size;
+}
+
+// "": it was told the same as rank 0.
+std::string other_size(int rank, const Bytes& number, int size) {
+  if (size_in(number) == size) return "";
+  return c10::str("; rank ", rank, " was given a world size of ", size_in(number), ", and rank 0 ",
+                  size);
 }
 
 weir_unique_id_t invite(c10d::Store& store, int size, Milliseconds timeout, const char* what) {
@@ -113,18 +140,24 @@ weir_unique_id_t invite(c10d::Store& store, int size, Milliseconds timeout, cons
   Bytes numbers;
   if (!keys.empty() && !comes(end, [&] { store.wait(keys, left_until(end)); })) {
     std::string missing;
+    std::string more =
+        "; every rank needs the same store, the same world size and a rank of its own";
     for (int rank = 1; rank < size; ++rank) {
-      if (store.check({keys[static_cast<size_t>(rank) - 1]})) continue;
-      missing += c10::str(missing.empty() ? "rank " : ", rank ", rank);
+      const std::string& key = keys[static_cast<size_t>(rank) - 1];
+      if (store.check({key})) {
+        more += other_size(rank, store.get(key), size);
+      } else {
+        missing += c10::str(missing.empty() ? "rank " : ", rank ", rank);
+      }
     }
-    if (!missing.empty()) {
-      throw_missing(what, missing, size, timeout, "; every rank must use the same store");
-    }
+    if (!missing.empty()) throw_missing(what, missing, size, timeout, more);
   }
   const std::vector<Bytes> found = get_all(store, keys);
   for (size_t i = 0; i < found.size(); ++i) {
     TORCH_CHECK(found[i].size() == kNumberBytes, what, ": the store holds ", found[i].size(),
                 " bytes under ", keys[i], " where rank ", i + 1, " puts ", kNumberBytes);
+    const std::string other = other_size(static_cast<int>(i) + 1, found[i], size);
+    TORCH_CHECK_VALUE(other.empty(), what, other);
     numbers.insert(numbers.end(), found[i].begin(), found[i].end());
   }
   store.set(key_of(bytes, "all"), numbers);
@@ -135,9 +168,7 @@ weir_unique_id_t invite(c10d::Store& store, int size, Milliseconds timeout, cons
 weir_unique_id_t join(c10d::Store& store, int rank, int size, Milliseconds timeout,
                       const char* what) {
   const auto end = Clock::now() + timeout;
-  Bytes number(kNumberBytes);
-  std::random_device random;
-  for (uint8_t& byte : number) byte = static_cast<uint8_t>(random());
+  const Bytes number = draw_number(size);
   const auto offset = static_cast<std::ptrdiff_t>(rank - 1) * kNumberBytes;
   Bytes told;
   while (Clock::now() < end) {
@@ -154,10 +185,13 @@ weir_unique_id_t join(c10d::Store& store, int rank, int size, Milliseconds timeo
     }
     std::this_thread::sleep_for(kPause);  // of an earlier start
   }
-  throw_missing(what, "rank 0", size, timeout,
-                told.empty() ? ""
-                             : "; what is in the store is of an earlier start, or other ranks "
-                               "are missing, which the error of rank 0 names");
+  if (told.empty()) throw_missing(what, "rank 0", size, timeout, "");
+  C10_THROW_ERROR(
+      DistBackendError,
+      c10::str(what, ": rank 0 has not said within ", timeout.count(), " ms that all ", size,
+               " ranks are there. Either ranks are missing, which the error of "
+               "rank 0 names, or rank 0 is, and what is in the store is of an earlier "
+               "start"));
 }
 
 }  // namespace
@@ -169,6 +203,12 @@ weir_unique_id_t meet(c10d::Store& store, int rank, int size, Milliseconds timeo
 
 void forget_meeting(c10d::Store& store, const weir_unique_id_t& id) {
   forget(store, {key_of(Bytes(std::begin(id.bytes), std::end(id.bytes)), "all")});
+}
+
+c10::intrusive_ptr<c10d::Store> part_of_meeting(const c10::intrusive_ptr<c10d::Store>& store,
+                                                const weir_unique_id_t& id) {
+  return c10::make_intrusive<c10d::PrefixStore>(
+      key_of(Bytes(std::begin(id.bytes), std::end(id.bytes)), "members"), store);
 }
 
 }  // namespace weir::pytorch

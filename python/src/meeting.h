@@ -19,5 +19,8 @@ weir_unique_id_t meet(c10d::Store& store, int rank, int size, std::chrono::milli
 // By rank 0, once all ranks are in the communicator of the id: what the meeting has left in the
 // store goes.
 void forget_meeting(c10d::Store& store, const weir_unique_id_t& id);
+// A part of the store that no other start of a group uses.
+c10::intrusive_ptr<c10d::Store> part_of_meeting(const c10::intrusive_ptr<c10d::Store>& store,
+                                                const weir_unique_id_t& id);
 
 }  // namespace weir::pytorch

@@ -48,12 +48,25 @@ c10::intrusive_ptr<Backend> create_backend(const c10::intrusive_ptr<c10d::Store>
   return c10::make_intrusive<Backend>(store, rank, size, std::move(options), name);
 }
 
+// With TORCH_DISTRIBUTED_DEBUG=DETAIL the group's backend is in PyTorch's wrapper, which is no part
+// of every PyTorch's headers.
+Backend* wrapped_in(const c10::intrusive_ptr<c10d::Backend>& backend) {
+  const py::gil_scoped_acquire python;
+  const py::object wrapper = py::cast(backend);
+  if (!py::hasattr(wrapper, "wrapped_pg")) return nullptr;
+  const py::object wrapped = wrapper.attr("wrapped_pg");
+  return py::isinstance<Backend>(wrapped) ? wrapped.cast<Backend*>() : nullptr;
+}
+
 // The way of weir.all_reduce, which is short: the group's backend is looked up here.
 void all_reduce(const at::Tensor& tensor, const c10d::ReduceOp& op,
                 const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
-  auto* backend = dynamic_cast<Backend*>(group->getBackend(c10::DeviceType::CPU).get());
+  const auto found = group->getBackend(c10::DeviceType::CPU);
+  auto* backend = dynamic_cast<Backend*>(found.get());
+  if (backend == nullptr) [[unlikely]]
+    backend = wrapped_in(found);
   TORCH_CHECK_VALUE(backend != nullptr, "the CPU backend of this group is ",
-                    group->getBackend(c10::DeviceType::CPU)->getBackendName(),
+                    found->getBackendName(),
                     ", not Weir: init_process_group(\"weir\"), or start the program with python -m "
                     "weir.run");
   backend->all_reduce_now(tensor, op);

@@ -141,6 +141,11 @@ void Backend::all_reduce_now(const at::Tensor& tensor, const ReduceOp& op) {
   // PyTorch's dispatcher, which this call goes past, makes memory of such a tensor.
   TORCH_CHECK_VALUE(!tensor._is_zerotensor(), launch.name(),
                     ": a zero tensor has no memory for the result: clone() it");
+  TORCH_CHECK_VALUE(
+      !tensor.unsafeGetTensorImpl()->is_python_dispatch() || tensor.data_ptr() != nullptr,
+      launch.name(),
+      ": a tensor of a Python class, such as a DTensor, has no memory "
+      "of its own: pass its local tensor");
   reduce_all(launch, tensor, op);
   launch.finish_now(tensor.nbytes());
 }
@@ -294,7 +299,52 @@ Backend::WorkPointer Backend::reduce_scatter_tensor_coalesced(
 
 // ---- Sparse -----------------------------------------------------------------------------------
 
-// Numbers of entries, then indices and values of all ranks, then one sum here. Waits.
+namespace {
+
+// The number of entries, of dimensions, and the type of each rank.
+struct SparseForm {
+  int64_t entries;
+  int64_t sparse_dimensions;
+  int64_t dense_dimensions;
+  int64_t type;
+};
+static_assert(sizeof(SparseForm) == 4 * sizeof(int64_t));
+
+// Refuses on all ranks alike what does not fit: indices of one rank must not lie outside the tensor
+// of another.
+std::vector<SparseForm> agree_on_form(weir_comm_t comm, int size, const at::Tensor& own,
+                                      const char* name) {
+  const SparseForm mine{own._nnz(), own.sparse_dim(), own.dense_dim(),
+                        static_cast<int64_t>(own.scalar_type())};
+  std::vector<SparseForm> forms(static_cast<size_t>(size));
+  check(weir_all_gather(comm, &mine, forms.data(), 4, WEIR_INT64, nullptr), comm, name);
+  for (size_t rank = 1; rank < forms.size(); ++rank) {
+    const SparseForm& it = forms[rank];
+    TORCH_CHECK_VALUE(
+        it.sparse_dimensions == forms[0].sparse_dimensions &&
+            it.dense_dimensions == forms[0].dense_dimensions && it.type == forms[0].type,
+        name, ": rank ", rank, " has ", it.sparse_dimensions, " sparse and ", it.dense_dimensions,
+        " dense dimensions of type ", static_cast<at::ScalarType>(it.type), ", and rank 0 ",
+        forms[0].sparse_dimensions, " and ", forms[0].dense_dimensions, " of type ",
+        static_cast<at::ScalarType>(forms[0].type));
+  }
+  const auto dimensions = static_cast<size_t>(own.dim());
+  std::vector<int64_t> sizes(forms.size() * dimensions);
+  check(weir_all_gather(comm, own.sizes().data(), sizes.data(), dimensions, WEIR_INT64, nullptr),
+        comm, name);
+  const auto sizes_of = [&](size_t rank) {
+    return at::IntArrayRef(sizes.data() + rank * dimensions, dimensions);
+  };
+  for (size_t rank = 1; rank < forms.size(); ++rank) {
+    TORCH_CHECK_VALUE(sizes_of(rank) == sizes_of(0), name, ": rank ", rank, " has sizes ",
+                      sizes_of(rank), ", and rank 0 ", sizes_of(0));
+  }
+  return forms;
+}
+
+}  // namespace
+
+// The form of the tensors, then indices and values of all ranks, then one sum here. Waits.
 Backend::WorkPointer Backend::allreduce_sparse(Tensors& tensors,
                                                const c10d::AllreduceOptions& options) {
   constexpr const char* kName = "all_reduce of a sparse tensor";
@@ -306,12 +356,10 @@ Backend::WorkPointer Backend::allreduce_sparse(Tensors& tensors,
   TORCH_CHECK_VALUE(options.reduceOp.op_ == ReduceOp::SUM, kName, ": only sums are defined");
   const at::Tensor own = tensor.coalesce();
   const int64_t dimensions = own.sparse_dim();
-  at::Tensor entries = at::empty({getSize()}, at::kLong);
-  const int64_t own_entries = own._nnz();
-  check(weir_all_gather(comm(), &own_entries, entries.data_ptr(), 1, WEIR_INT64, nullptr), comm(),
-        kName);
-  const auto* found = entries.const_data_ptr<int64_t>();
-  const int64_t all = std::accumulate(found, found + getSize(), int64_t{0});
+  const std::vector<SparseForm> forms = agree_on_form(comm(), getSize(), own, kName);
+  const int64_t all =
+      std::accumulate(forms.begin(), forms.end(), int64_t{0},
+                      [](int64_t sum, const SparseForm& form) { return sum + form.entries; });
 
   // One column per entry, so that entries of one rank follow each other.
   const at::Tensor own_indices = own.indices().t().contiguous();
@@ -325,8 +373,8 @@ Backend::WorkPointer Backend::allreduce_sparse(Tensors& tensors,
     size_t per_entry = elements.per_element;
     for (int64_t d = 1; d < to.dim(); ++d) per_entry *= static_cast<size_t>(to.size(d));
     std::vector<size_t> counts;
-    for (int rank = 0; rank < getSize(); ++rank) {
-      counts.push_back(static_cast<size_t>(found[rank]) * per_entry);
+    for (const SparseForm& form : forms) {
+      counts.push_back(static_cast<size_t>(form.entries) * per_entry);
     }
     check(weir_all_gather_v(comm(), from.const_data_ptr(), to.data_ptr(), counts.data(), nullptr,
                             elements.type, nullptr),

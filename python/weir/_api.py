@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import atexit
 import sys
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -21,6 +22,9 @@ Options.__doc__ = """Options of ``init_process_group("weir", pg_options=...)``: 
 so that results do not depend on algorithm, chunk size or transport; ``arena_bytes``, how much
 address space the first ``allocate_tensor`` of the group reserves on each rank (as much as the host
 has memory; 0: the group allocates no tensors), the same on all ranks of a host."""
+
+# In which the death of a rank is noticed by every group that it was in.
+_NOTICE_SECONDS = 1.0
 
 __all__ = [
     "ArenaUsage",
@@ -71,6 +75,8 @@ def _backend_of(group: dist.ProcessGroup | None) -> _C.Backend:
     if group is dist.GroupMember.NON_GROUP_MEMBER:
         raise ValueError("this rank is not in the group: only its members may call this")
     backend = group._get_backend(torch.device("cpu"))
+    # With TORCH_DISTRIBUTED_DEBUG=DETAIL PyTorch wraps it.
+    backend = getattr(backend, "wrapped_pg", backend)
     if not isinstance(backend, _C.Backend):
         raise ValueError(
             f"the CPU backend of this group is {backend.name()}, not Weir: "
@@ -171,8 +177,13 @@ def shrink(group: dist.ProcessGroup | None = None) -> dist.ProcessGroup:
     The store of ``group`` must have outlived the lost ranks: a TCPStore in the process of rank 0
     does not outlive rank 0, torchrun's and a FileStore do.
     """
+    noticed = time.monotonic() + _NOTICE_SECONDS
     while True:
         lost = lost_ranks(group)
+        if not lost and time.monotonic() < noticed:
+            # The error of another group may come before this one notices.
+            time.sleep(0.01)
+            continue
         if not lost:
             raise ValueError("no rank of the group is lost: see torch.distributed.shrink_group")
         if dist.get_rank(group) in lost:

@@ -154,7 +154,10 @@ class Window:
     @overload
     def wait_signal(self, signal: int, value: int, *, async_op: Literal[True]) -> dist.Work: ...
     def wait_signal(self, signal, value, *, async_op=False):
-        """Waits until this rank's own word ``signal`` has reached ``value``; it keeps its value."""
+        """Waits until this rank's own word ``signal`` has reached ``value``; it keeps its value.
+
+        It has where it is less than 2^63 beyond ``value``, modulo 2^64.
+        """
         return self._window.wait_signal(signal, value % _WORD, async_op)
 
     def signal_value(self, signal: int) -> int:

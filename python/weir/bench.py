@@ -8,13 +8,14 @@ figures are medians over the rounds, in microseconds per operation as a Python p
 from __future__ import annotations
 
 import argparse
+import ctypes
 import io
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 
 from ._progress import Progress
@@ -47,8 +48,9 @@ def arguments(words: list[str]) -> argparse.Namespace:
         help="instead: how long init_process_group takes, and importing the package",
     )
     parser.add_argument("--json", metavar="FILE", help="also write all figures there")
-    # Of a rank: where the ranks meet.
-    parser.add_argument("--folder", help=argparse.SUPPRESS)
+    # Of a rank: the port of the store, and the process that has started it.
+    parser.add_argument("--store", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args(words)
     for name in options.operations.split(","):
         if name not in _OPERATIONS:
@@ -61,6 +63,12 @@ def arguments(words: list[str]) -> argparse.Namespace:
         # The tensors are of float32.
         if not size.isdecimal() or int(size) == 0 or int(size) % 4 != 0:
             parser.error(f"--sizes {size!r}: multiples of 4, with commas between them")
+    if options.json and options.store is None:
+        try:
+            with open(options.json, "a", encoding="utf-8"):
+                pass
+        except OSError as error:
+            parser.error(f"--json: {error}")
     return options
 
 
@@ -142,7 +150,6 @@ def _rank(options: argparse.Namespace) -> int:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(rows, file, indent=1)
     dist.destroy_process_group()
-    _leave(store, ranks)
     return 0
 
 
@@ -152,30 +159,18 @@ def _progress(options: argparse.Namespace, rank: int, rounds: int) -> Progress:
 
 
 def _store(options: argparse.Namespace):
-    """A TCPStore, as torchrun has it; rank 0 writes its port where the others look."""
+    """Of the process that has started the ranks, as torchrun's."""
     import torch.distributed as dist
 
-    path = os.path.join(options.folder, "port")
-    if os.environ["RANK"] == "0":
-        store = dist.TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
-        with open(path + ".new", "w", encoding="utf-8") as file:
-            file.write(str(store.port))
-        os.rename(path + ".new", path)
-        return store
-    while not os.path.exists(path):
-        time.sleep(0.005)
-    with open(path, encoding="utf-8") as file:
-        return dist.TCPStore("127.0.0.1", int(file.read()), None, is_master=False)
+    return dist.TCPStore("127.0.0.1", options.store, None, is_master=False)
 
 
-def _leave(store, ranks: int) -> None:
-    """Rank 0 holds the store, and stays until the others need it no more."""
-    if os.environ["RANK"] != "0":
-        store.add("left", 1)
-        return
-    while store.add("left", 0) < ranks - 1:
-        time.sleep(0.01)
-    time.sleep(0.1)
+def _end_with(parent: int) -> None:
+    """Nothing is left of a measurement that is killed."""
+    PR_SET_PDEATHSIG = 1
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit(1)
 
 
 def _rank_of_start(options: argparse.Namespace) -> int:
@@ -223,7 +218,6 @@ def _rank_of_start(options: argparse.Namespace) -> int:
         if options.json:
             with open(options.json, "w", encoding="utf-8") as file:
                 json.dump({"ranks": ranks, "ms": medians}, file, indent=1)
-    _leave(store, ranks)
     return 0
 
 
@@ -255,7 +249,8 @@ def _print_row(row: dict, first: bool) -> None:
 
 def main(words: list[str]) -> int:
     options = arguments(words)
-    if options.folder:
+    if options.store is not None:
+        _end_with(options.parent)
         return _rank_of_start(options) if options.start else _rank(options)
     if options.start:
         with Progress("bench", options.rounds) as progress:
@@ -264,17 +259,19 @@ def main(words: list[str]) -> int:
                 progress.now("importing the package")
                 times.append(_seconds_of_import())
         print(f"importing weir after torch.distributed: {statistics.median(times) * 1e3:.1f} ms")
-    with tempfile.TemporaryDirectory(prefix="weir_bench_") as folder:
-        processes = [
-            subprocess.Popen(
-                [sys.executable, "-m", "weir", "bench", *words, "--folder", folder],
-                env=dict(os.environ, RANK=str(rank)),
-            )
-            for rank in range(options.ranks)
-        ]
-        try:
-            codes = [process.wait() for process in processes]
-        finally:
-            for process in processes:
-                process.kill()
+    import torch.distributed as dist
+
+    store = dist.TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
+    words = [*words, "--store", str(store.port), "--parent", str(os.getpid())]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "weir", "bench", *words], env=dict(os.environ, RANK=str(rank))
+        )
+        for rank in range(options.ranks)
+    ]
+    try:
+        codes = [process.wait() for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
     return max(codes, key=abs)

@@ -7,9 +7,11 @@ import inspect
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 
 def run(*words):
@@ -127,6 +129,7 @@ def check_options_of_bench():
         (["--sizes", "0"], "--sizes '0': multiples of 4"),
         (["--rounds", "-1"], "--rounds -1: 1 at least"),
         (["--rounds", "0"], "--rounds 0: 1 at least"),
+        (["--json", "/dev/null/out.json"], "--json: "),
     ):
         told = io.StringIO()
         code = None
@@ -137,6 +140,32 @@ def check_options_of_bench():
             code = error.code
         check(code == 2 and text in told.getvalue(), f"{words}: {code}, {told.getvalue()}")
     check(bench.arguments(["--sizes", "8,1024"]).sizes == "8,1024", "sizes")
+
+
+def ranks_of(process):
+    """Processes that a measurement has started."""
+    found = []
+    for entry in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(OSError), open(f"/proc/{entry}/cmdline", "rb") as file:
+            if f"\0--parent\0{process}\0".encode() in file.read():
+                found.append(int(entry))
+    return found
+
+
+def check_that_bench_leaves_nothing(number):
+    words = [sys.executable, "-m", "weir", "bench", "--rounds", "1000"]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as bench:
+        end = time.monotonic() + 60
+        while len(ranks_of(bench.pid)) < 2 and time.monotonic() < end:
+            time.sleep(0.05)
+        check(len(ranks_of(bench.pid)) == 2, "bench starts two ranks")
+        time.sleep(1)
+        bench.send_signal(number)
+        bench.wait(30)
+    end = time.monotonic() + 30
+    while ranks_of(bench.pid) and time.monotonic() < end:
+        time.sleep(0.05)
+    check(not ranks_of(bench.pid), f"after signal {number}: {ranks_of(bench.pid)}")
 
 
 def main():
@@ -164,6 +193,8 @@ def main():
         check(out.count("\n") == 10, out)
         code, out, err = run("bench", "--start", "--rounds", "1", "--ranks", "4", "--json", path)
         check(code == 0 and "| 4 |" in out, out + err)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        check_that_bench_leaves_nothing(number)
     print("the commands do what they say")
 
 

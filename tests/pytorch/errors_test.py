@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import sys
 import time
 
 import ranks
 import torch
 import torch.distributed as dist
+import torch.distributed.tensor
 import weir
 
 DEADLINE_S = 2.0
@@ -122,6 +124,67 @@ def test_a_group_that_a_rank_does_not_make(rank, size):
     if rank == 0:
         make = lambda: dist.new_group(timeout=datetime.timedelta(seconds=1))
         ranks.refused(dist.DistBackendError, "new_group: rank 1 of 2 has not joined", make)
+    dist.barrier()
+    ranks.served()
+
+
+def test_sparse_tensors_of_other_forms(rank, size):
+    """Indices of one rank outside the tensor of another would be wrong memory."""
+
+    def make(sizes, dtype=torch.float32, sparse_dimensions=1):
+        full = torch.zeros(sizes, dtype=dtype)
+        full[-1] = 1
+        return full.to_sparse(sparse_dimensions)
+
+    wrong = {
+        "rank 1 has sizes [4], and rank 0 [3]": (make([3]), make([4])),
+        "rank 1 has sizes [1000000], and rank 0 [3]": (make([3]), make([1000000])),
+        "rank 1 has sizes [3, 2], and rank 0 [2, 3]": (make([2, 3]), make([3, 2])),
+        "rank 1 has 2 sparse": (make([3]), make([3, 3], sparse_dimensions=2)),
+        "rank 1 has 1 sparse and 1 dense": (make([3]), make([3, 3])),
+        "of type Double, and rank 0 1 and 0 of type Float": (make([3]), make([3], torch.float64)),
+    }
+    for text, tensors in wrong.items():
+        mine = tensors[min(rank, 1)]
+        before = mine.to_dense()
+        ranks.refused(ValueError, text, lambda: dist.all_reduce(mine))
+        assert torch.equal(mine.to_dense(), before)
+    mine = make([3])
+    dist.all_reduce(mine)
+    assert mine.to_dense().tolist() == [0.0, 0.0, float(size)]
+
+
+def test_ranks_that_are_not_in_the_world(rank, size):
+    second = datetime.timedelta(seconds=1)
+    for wrong in (-1, 3, 7):
+        make = lambda: weir.create_backend(dist.HashStore(), wrong, 3, second)
+        ranks.refused(ValueError, f"rank {wrong} is not one of 0 to 2", make)
+    ranks.served()
+
+
+def test_a_tensor_without_memory_of_its_own(rank, size):
+    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (size,))
+    placed = torch.distributed.tensor.distribute_tensor(
+        torch.ones(4), mesh, [torch.distributed.tensor.Replicate()]
+    )
+    ranks.refused(ValueError, "pass its local tensor", lambda: weir.all_reduce(placed))
+    weir.all_reduce(placed.to_local())
+    assert placed.to_local().tolist() == [float(size)] * 4
+    weir.reset_operation_counts()
+
+
+def test_shrink_waits_for_the_news(rank, size):
+    """The error of another group may come before this one knows of the rank that is lost."""
+    api = sys.modules["weir._api"]
+    lost_ranks = api.lost_ranks
+    begin = time.monotonic()
+    api.lost_ranks = lambda group=None: [rank] if time.monotonic() - begin > 0.3 else []
+    try:
+        ranks.refused(dist.DistBackendError, f"given up rank {rank}, this one", weir.shrink)
+        api.lost_ranks = lambda group=None: []
+        ranks.refused(ValueError, "no rank of the group is lost", weir.shrink)
+    finally:
+        api.lost_ranks = lost_ranks
     dist.barrier()
     ranks.served()
 

@@ -336,6 +336,30 @@ for option in (["-I"], ["-E"], ["-S"], []):
     assert output.split() == ["False", "False", "False", "True"], output
 
 
+# With TORCH_DISTRIBUTED_DEBUG=DETAIL, where PyTorch puts a wrapper around the backend.
+IN_A_WRAPPER = """
+import os, sys
+import torch, torch.distributed as dist, weir
+
+store = dist.FileStore(sys.argv[1], 2)
+dist.init_process_group("weir", store=store, rank=int(os.environ["RANK"]), world_size=2)
+assert hasattr(dist.group.WORLD._get_backend(torch.device("cpu")), "wrapped_pg")
+tensor = weir.empty(3).fill_(1)
+weir.all_reduce(tensor)
+assert tensor.tolist() == [2.0] * 3 and weir.lost_ranks() == [] and weir.arena_usage() is not None
+weir.Window(torch.zeros(3))
+dist.barrier()
+os.write(1, b"WEIR\\n")
+dist.destroy_process_group()
+"""
+
+
+def test_details_for_debugging(folder):
+    script = folder.write("details.py", IN_A_WRAPPER)
+    words = [sys.executable, script, folder.store()]
+    expect_served(run(words, 2, TORCH_DISTRIBUTED_DEBUG="DETAIL"))
+
+
 def test_the_report(folder):
     script = folder.write("train.py", BY_ENVIRONMENT)
     outputs = run([*RUN, "--report", script, folder.store()], 2)

@@ -18,14 +18,14 @@ RANKS = 3
 SECONDS = 60
 
 
-def start(port, rank, timeout_s=SECONDS, store_s=300.0):
+def start(port, rank, timeout_s=SECONDS, store_s=300.0, size=RANKS):
     store_timeout = datetime.timedelta(seconds=store_s)
     store = dist.TCPStore("127.0.0.1", port, None, False, timeout=store_timeout)
     dist.init_process_group(
         "weir",
         store=store,
         rank=rank,
-        world_size=RANKS,
+        world_size=size,
         timeout=datetime.timedelta(seconds=timeout_s),
     )
 
@@ -51,6 +51,12 @@ def works_and_leaves(port, rank, store_s=300.0):
     start(port, rank, store_s=store_s)
     tensor = torch.full((5,), float(rank))
     dist.all_reduce(tensor)
+    # What an earlier start has left of its barrier lets nobody pass before rank 0 comes.
+    dist.barrier()
+    begin = time.monotonic()
+    time.sleep(0.2 if rank == 0 else 0)
+    dist.monitored_barrier()
+    assert time.monotonic() - begin > 0.1
     return 0 if tensor.tolist() == [float(sum(range(RANKS)))] * 5 else 1
 
 
@@ -80,6 +86,62 @@ def one_comes_later_than_the_store_waits(port, rank):
     """The group's timeout counts, as with Gloo, and not the store's."""
     time.sleep(2 if rank == 0 else 0)
     return works_and_leaves(port, rank, store_s=0.5)
+
+
+def one_has_another_size(port, rank):
+    try:
+        start(port, rank, 2, size=RANKS + 1 if rank == 1 else RANKS)
+    except ValueError as error:
+        expected = f"rank 1 was given a world size of {RANKS + 1}, and rank 0 {RANKS}"
+        assert rank == 0 and expected in str(error), error
+        return 0
+    except dist.DistBackendError as error:
+        assert rank != 0 and "rank 0 has not said within 2000 ms" in str(error), error
+        return 0
+    return 1
+
+
+def the_first_has_another_size(port, rank):
+    try:
+        start(port, rank, 2, size=RANKS + 1 if rank == 0 else RANKS)
+    except dist.DistBackendError as error:
+        if rank == 0:
+            assert f"rank {RANKS} of {RANKS + 1} has not joined" in str(error), error
+            assert f"rank 1 was given a world size of {RANKS}, and rank 0 {RANKS + 1}" in str(error)
+        return 0
+    return 1
+
+
+def one_ends_before_a_monitored_barrier(port, rank):
+    """It is named at once, by every rank, and not when the time is over."""
+    start(port, rank)
+    dist.monitored_barrier()
+    if rank == RANKS - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    begin = time.monotonic()
+    try:
+        dist.monitored_barrier(timeout=datetime.timedelta(seconds=SECONDS), wait_all_ranks=True)
+    except dist.DistBackendError as error:
+        text = f"Rank {RANKS - 1} failed to pass monitoredBarrier since its process has ended"
+        assert text in str(error), error
+        assert time.monotonic() - begin < SECONDS / 2
+        return 0
+    return 1
+
+
+def the_first_ends_before_a_monitored_barrier(port, rank):
+    start(port, rank)
+    dist.monitored_barrier()
+    if rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    begin = time.monotonic()
+    try:
+        dist.monitored_barrier(timeout=datetime.timedelta(seconds=SECONDS))
+    except dist.DistBackendError as error:
+        assert "The process of rank 0 has ended" in str(error), error
+        assert time.monotonic() - begin < SECONDS / 2
+        return 0
+    return 1
 
 
 def one_dies_while_it_waits(port, rank):
@@ -123,8 +185,17 @@ def run(port):
     attempts += [works_and_leaves] * 6
     attempts += [one_does_not_come, works_and_leaves, one_comes_late, one_dies_while_it_waits]
     attempts += [works_and_leaves] * 3
+    attempts += [one_has_another_size, the_first_has_another_size, works_and_leaves]
+    attempts += [one_ends_before_a_monitored_barrier, the_first_ends_before_a_monitored_barrier]
+    killed = {
+        one_ends_before_a_monitored_barrier: RANKS - 1,
+        the_first_ends_before_a_monitored_barrier: 0,
+    }
     for number, body in enumerate(attempts):
         statuses = attempt(port, body)
+        if body in killed:
+            assert statuses[killed[body]] == -signal.SIGKILL, statuses
+            statuses[killed[body]] = 0
         assert statuses == [0] * RANKS, f"attempt {number}, {body.__name__}: {statuses}"
         print(f"ok {number} {body.__name__}", flush=True)
     print("passed", len(attempts), weir.__name__)
