@@ -181,7 +181,7 @@ def main():
 
 
 def run(port):
-    attempts = [one_comes_later_than_the_store_waits] * 2  # with an empty store, and with a used one
+    attempts = [one_comes_later_than_the_store_waits] * 2  # the store: empty, then used
     attempts += [works_and_leaves] * 6
     attempts += [one_does_not_come, works_and_leaves, one_comes_late, one_dies_while_it_waits]
     attempts += [works_and_leaves] * 3
