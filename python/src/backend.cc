@@ -56,7 +56,7 @@ void check_timeout(std::chrono::milliseconds timeout) {
 // warns whenever it ends in vain.
 template <typename Ask>
 bool ask_until(std::chrono::steady_clock::time_point end, Ask ask) {
-  constexpr std::chrono::milliseconds kPauseMax{50};
+  constexpr std::chrono::milliseconds kPauseMax{200};
   std::chrono::milliseconds pause{1};
   while (!ask()) {
     const auto now = std::chrono::steady_clock::now();
