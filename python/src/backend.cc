@@ -124,7 +124,7 @@ void reset_operation_counts() {
 // ---- The group --------------------------------------------------------------------------------
 
 Backend::Start Backend::start(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                              const Options& options) {
+                              const Options& options, const DeadRanks& dead) {
   constexpr char kWhat[] = "init_process_group or new_group";
   check_timeout(options.timeout);
 #ifdef C10D_BACKEND_HAS_RECONFIGURE
@@ -134,15 +134,16 @@ Backend::Start Backend::start(const c10::intrusive_ptr<c10d::Store>& store, int 
 #endif
   TORCH_CHECK_VALUE(rank >= 0 && rank < size, kWhat, ": rank ", rank, " is not one of 0 to ",
                     size - 1, ", as the world size of ", size, " says");
-  const weir_unique_id_t id = meet(*store, rank, size, options.timeout, kWhat);
+  const weir_unique_id_t id = meet(*store, rank, size, options.timeout, kWhat, dead);
   auto shared = connect(id, rank, size, options, options.timeout, kWhat);
   if (rank == 0) forget_meeting(*store, id);
   return {std::move(shared), part_of_meeting(store, id)};
 }
 
 Backend::Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                 c10::intrusive_ptr<Options> options, std::string name)
-    : Backend(start(store, rank, size, *options), rank, size, store, options, std::move(name)) {}
+                 c10::intrusive_ptr<Options> options, std::string name, const DeadRanks& dead)
+    : Backend(start(store, rank, size, *options, dead), rank, size, store, options,
+              std::move(name)) {}
 
 Backend::Backend(Start start, int rank, int size, const c10::intrusive_ptr<c10d::Store>& store,
                  c10::intrusive_ptr<Options> options, std::string name)
@@ -261,6 +262,23 @@ std::vector<int> Backend::lost_ranks() {
   check(weir_comm_lost_ranks(comm(), ranks.data(), getSize(), &found), comm(), "lost_ranks");
   ranks.resize(static_cast<size_t>(std::min(found, getSize())));
   return ranks;
+}
+
+std::vector<int> Backend::dead_among(const std::vector<int>& ranks) {
+  const auto shared = current();
+  weir_result_t error = WEIR_OK;
+  if (shared->handle() == nullptr || weir_comm_async_error(shared->handle(), &error) != WEIR_OK ||
+      (error != WEIR_OK && error != WEIR_ERROR_PEER_LOST)) {
+    return {};
+  }
+  const std::vector<int> lost = known_lost_ranks();
+  std::vector<int> found;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (std::find(lost.begin(), lost.end(), ranks[i]) != lost.end()) {
+      found.push_back(static_cast<int>(i));
+    }
+  }
+  return found;
 }
 
 void Backend::check_rank(int64_t rank, const char* what) const {

@@ -22,6 +22,7 @@
 
 #include "arena.h"
 #include "communicator.h"
+#include "meeting.h"
 #include "operation.h"
 
 namespace weir::pytorch {
@@ -60,9 +61,9 @@ class Backend : public c10d::Backend {
   // Collective over `size` callers with the same `store`. `name` stands in titles of profiles
   // ("weir", or "gloo" in its place). Throws DistBackendError, which names missing ranks.
   // Options of PyTorch 2.14 with enable_reconfigure: local; the group has no members before the
-  // first reconfigure, and its other functions throw.
+  // first reconfigure, and its other functions throw. `dead` is used during this call only.
   Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-          c10::intrusive_ptr<Options> options, std::string name);
+          c10::intrusive_ptr<Options> options, std::string name, const DeadRanks& dead = {});
   ~Backend() override;
 
   // ---- About the group ----
@@ -119,6 +120,9 @@ class Backend : public c10d::Backend {
   }
   // Ranks of this group that are lost (weir_comm_lost_ranks).
   std::vector<int> lost_ranks();
+  // The places in `ranks` of those whose process is known to have ended. Not of those that were too
+  // slow, which may come to another group.
+  std::vector<int> dead_among(const std::vector<int>& ranks);
 
   // ---- Collectives ----
   using Tensors = std::vector<at::Tensor>;
@@ -212,7 +216,7 @@ class Backend : public c10d::Backend {
   };
   // Meets the other ranks in the store.
   static Start start(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                     const Options& options);
+                     const Options& options, const DeadRanks& dead);
   Backend(Start start, int rank, int size, const c10::intrusive_ptr<c10d::Store>& store,
           c10::intrusive_ptr<Options> options, std::string name);
   Backend(std::shared_ptr<SharedCommunicator> comm, int rank, int size,

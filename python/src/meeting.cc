@@ -37,6 +37,8 @@ constexpr size_t kDrawnBytes = 16;
 constexpr size_t kNumberBytes = kDrawnBytes + sizeof(int32_t);
 constexpr uint8_t kAgain = 0;
 constexpr Milliseconds kPause{10};
+// After which a rank looks for the first time whether one that it waits for has died.
+constexpr Milliseconds kFirstLook{2000};
 
 std::string key_of(const Bytes& id, const std::string& rest) {
   return "weir/meeting/" + c10::sha1(std::string(id.begin(), id.end())).str() + "/" + rest;
@@ -60,9 +62,45 @@ bool comes(Clock::time_point end, Ask ask) {
   }
 }
 
+[[noreturn]] void throw_dead(const std::vector<int>& ranks, const char* what) {
+  std::string names;
+  for (const int rank : ranks) names += c10::str(names.empty() ? "rank " : ", rank ", rank);
+  C10_THROW_ERROR(
+      DistBackendError,
+      c10::str(what, ": ", names,
+               " of the new group cannot join: its process has ended, "
+               "as the default group knows. Leave it out, or call weir.shrink() first"));
+}
+
+// A wait for what other ranks put into the store.
+struct Waiting {
+  c10d::Store& store;
+  Clock::time_point end;
+  const DeadRanks& dead;
+  const char* what;
+
+  // False: they have not come until then.
+  bool await(const Keys& keys) const {
+    if (!dead) return comes(end, [&] { store.wait(keys, left_until(end)); });
+    // Few parts, since PyTorch warns at the end of each.
+    for (Milliseconds part = kFirstLook;; part *= 2) {
+      const auto look = std::min(end, Clock::now() + part);
+      if (comes(look, [&] { store.wait(keys, left_until(look)); })) return true;
+      if (const std::vector<int> ranks = dead(); !ranks.empty()) throw_dead(ranks, what);
+      if (Clock::now() >= end) return false;
+    }
+  }
+  bool get(const std::string& key, Bytes* value) const;
+};
+
 // A store's own `get` waits, too, but as long as the store's timeout says. Where that is what is
 // left, one question is enough.
-bool get_until(c10d::Store& store, const std::string& key, Clock::time_point end, Bytes* value) {
+bool Waiting::get(const std::string& key, Bytes* value) const {
+  if (dead) {
+    if (!await({key})) return false;
+    *value = store.get(key);
+    return true;
+  }
   return comes(end, [&] {
     const Milliseconds left = left_until(end);
     const Milliseconds own = store.getTimeout();
@@ -126,7 +164,8 @@ std::string other_size(int rank, const Bytes& number, int size) {
                   size);
 }
 
-weir_unique_id_t invite(c10d::Store& store, int size, Milliseconds timeout, const char* what) {
+weir_unique_id_t invite(c10d::Store& store, int size, Milliseconds timeout, const char* what,
+                        const DeadRanks& dead) {
   weir_unique_id_t id;
   check(weir_get_unique_id(&id), nullptr, what);
   const Bytes bytes(std::begin(id.bytes), std::end(id.bytes));
@@ -138,7 +177,7 @@ weir_unique_id_t invite(c10d::Store& store, int size, Milliseconds timeout, cons
   Keys keys;
   for (int rank = 1; rank < size; ++rank) keys.push_back(key_of(bytes, here(rank)));
   Bytes numbers;
-  if (!keys.empty() && !comes(end, [&] { store.wait(keys, left_until(end)); })) {
+  if (!keys.empty() && !Waiting{store, end, dead, what}.await(keys)) {
     std::string missing;
     std::string more =
         "; every rank needs the same store, the same world size and a rank of its own";
@@ -166,18 +205,19 @@ weir_unique_id_t invite(c10d::Store& store, int size, Milliseconds timeout, cons
 }
 
 weir_unique_id_t join(c10d::Store& store, int rank, int size, Milliseconds timeout,
-                      const char* what) {
+                      const char* what, const DeadRanks& dead) {
   const auto end = Clock::now() + timeout;
+  const Waiting waiting{store, end, dead, what};
   const Bytes number = draw_number(size);
   const auto offset = static_cast<std::ptrdiff_t>(rank - 1) * kNumberBytes;
   Bytes told;
   while (Clock::now() < end) {
     Bytes id;
-    if (!get_until(store, kIdKey, end, &id)) break;
+    if (!waiting.get(kIdKey, &id)) break;
     if (id != told) store.set(key_of(id, here(rank)), number);
     told = id;
     Bytes numbers;
-    if (!get_until(store, key_of(id, "all"), end, &numbers)) break;
+    if (!waiting.get(key_of(id, "all"), &numbers)) break;
     const auto expected = static_cast<size_t>(size - 1) * kNumberBytes;
     if (numbers.size() == expected &&
         std::equal(number.begin(), number.end(), numbers.begin() + offset)) {
@@ -197,8 +237,9 @@ weir_unique_id_t join(c10d::Store& store, int rank, int size, Milliseconds timeo
 }  // namespace
 
 weir_unique_id_t meet(c10d::Store& store, int rank, int size, Milliseconds timeout,
-                      const char* what) {
-  return rank == 0 ? invite(store, size, timeout, what) : join(store, rank, size, timeout, what);
+                      const char* what, const DeadRanks& dead) {
+  return rank == 0 ? invite(store, size, timeout, what, dead)
+                   : join(store, rank, size, timeout, what, dead);
 }
 
 void forget_meeting(c10d::Store& store, const weir_unique_id_t& id) {

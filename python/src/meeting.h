@@ -6,16 +6,22 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
 
 #include "weir/weir.h"
 
 namespace weir::pytorch {
 
+// Of the ranks that are to meet, those whose process has ended, as far as that is known. May be
+// empty: nothing is.
+using DeadRanks = std::function<std::vector<int>()>;
+
 // Collective over the `size` callers with the same store. Throws DistBackendError, which names the
-// ranks that have not come within `timeout`.
+// ranks that have not come within `timeout`, or that `dead` says cannot come.
 weir_unique_id_t meet(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout,
-                      const char* what);
+                      const char* what, const DeadRanks& dead);
 // By rank 0, once all ranks are in the communicator of the id: what the meeting has left in the
 // store goes.
 void forget_meeting(c10d::Store& store, const weir_unique_id_t& id);

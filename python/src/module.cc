@@ -25,12 +25,11 @@ namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 
-c10::intrusive_ptr<Backend> create_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
-                                           int size, Milliseconds timeout, const std::string& name,
-                                           const std::string& group_name,
-                                           const std::string& description, bool deterministic,
-                                           std::optional<size_t> arena_bytes,
-                                           bool enable_reconfigure) {
+c10::intrusive_ptr<Backend> create_backend(
+    const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, Milliseconds timeout,
+    const std::string& name, const std::string& group_name, const std::string& description,
+    bool deterministic, std::optional<size_t> arena_bytes, bool enable_reconfigure,
+    const c10::intrusive_ptr<Backend>& parent, const std::vector<int>& members) {
   auto options = c10::make_intrusive<Backend::Options>(timeout);
   options->group_name = group_name;
   options->group_desc = description;
@@ -45,7 +44,9 @@ c10::intrusive_ptr<Backend> create_backend(const c10::intrusive_ptr<c10d::Store>
                     "for " WEIR_BUILT_FOR_TORCH);
   }
 #endif
-  return c10::make_intrusive<Backend>(store, rank, size, std::move(options), name);
+  weir::pytorch::DeadRanks dead;
+  if (parent != nullptr) dead = [&] { return parent->dead_among(members); };
+  return c10::make_intrusive<Backend>(store, rank, size, std::move(options), name, dead);
 }
 
 // With TORCH_DISTRIBUTED_DEBUG=DETAIL the group's backend is in PyTorch's wrapper, which is no part
@@ -139,6 +140,7 @@ PYBIND11_MODULE(_C, module) {
            py::arg("timeout"), py::arg("name"), py::arg("group_name") = "",
            py::arg("description") = "", py::arg("deterministic") = false,
            py::arg("arena_bytes") = py::none(), py::arg("enable_reconfigure") = false,
+           py::arg("parent") = py::none(), py::arg("members") = std::vector<int>(),
            py::call_guard<WithoutPython>())
       // As ProcessGroupGloo's; PyTorch writes the group's name and ranks there.
       .def_property_readonly("options", &Backend::own_options)

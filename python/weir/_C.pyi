@@ -26,6 +26,8 @@ class Backend(C10dBackend):
         deterministic: bool = False,
         arena_bytes: int | None = None,
         enable_reconfigure: bool = False,
+        parent: Backend | None = None,
+        members: list[int] = ...,
     ) -> None: ...
     @property
     def options(self) -> Backend.Options: ...

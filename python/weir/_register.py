@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from datetime import timedelta
 
 import torch
@@ -13,6 +14,8 @@ import torch.distributed.distributed_c10d as c10d
 from ._library import _C
 
 NAME = "weir"
+
+_new_group = threading.local()  # .members: ranks of the default group, while PyTorch makes one
 
 
 def create_backend(
@@ -34,12 +37,16 @@ def create_backend(
     ``deterministic`` and ``arena_bytes``: see ``weir.Options``. With ``enable_reconfigure`` it is
     local, and the backend has no members before its first ``reconfigure`` (PyTorch 2.14).
     """
+    members = getattr(_new_group, "members", ())
+    known = _backends(None) if members and dist.is_initialized() else []
     return _C.Backend(
         store,
         rank,
         size,
         timeout,
         name,
+        parent=known[0] if known else None,
+        members=list(members),
         group_name=group_name,
         description=description,
         deterministic=deterministic,
@@ -76,6 +83,8 @@ def _backends(group: dist.ProcessGroup | None) -> list[_C.Backend]:
     if c10d._rank_not_in_group(group):
         return []
     found = (group._get_backend(device) for device in group._device_types)
+    # With TORCH_DISTRIBUTED_DEBUG=DETAIL PyTorch wraps them.
+    found = (getattr(backend, "wrapped_pg", backend) for backend in found)
     return [backend for backend in found if isinstance(backend, _C.Backend)]
 
 
@@ -110,11 +119,27 @@ def _extend_monitored_barrier() -> None:
             return original(group, timeout, wait_all_ranks)
         used = group or c10d._get_default_group()
         backend = used._get_backend(torch.device("cpu"))
+        backend = getattr(backend, "wrapped_pg", backend)
         used_timeout = c10d.default_pg_timeout if timeout is None else timeout
         return backend.monitored_barrier(used_timeout, wait_all_ranks)
 
     dist.monitored_barrier = monitored_barrier
     c10d.monitored_barrier = monitored_barrier
+
+
+def _extend_new_groups() -> None:
+    """Tells create_backend who the members are, which a backend in Gloo's place is not told."""
+    original = c10d._new_process_group_helper
+
+    @functools.wraps(original)
+    def new_process_group_helper(group_size, group_rank, global_ranks_in_group, *args, **kwargs):
+        _new_group.members = tuple(global_ranks_in_group)
+        try:
+            return original(group_size, group_rank, global_ranks_in_group, *args, **kwargs)
+        finally:
+            _new_group.members = ()
+
+    c10d._new_process_group_helper = new_process_group_helper
 
 
 def register() -> None:
@@ -124,3 +149,4 @@ def register() -> None:
     dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
     _extend_set_timeout()
     _extend_monitored_barrier()
+    _extend_new_groups()

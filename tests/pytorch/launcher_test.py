@@ -348,7 +348,7 @@ tensor = weir.empty(3).fill_(1)
 weir.all_reduce(tensor)
 assert tensor.tolist() == [2.0] * 3 and weir.lost_ranks() == [] and weir.arena_usage() is not None
 weir.Window(torch.zeros(3))
-dist.barrier()
+dist.monitored_barrier()
 os.write(1, b"WEIR\\n")
 dist.destroy_process_group()
 """

@@ -144,6 +144,44 @@ def the_first_ends_before_a_monitored_barrier(port, rank):
     return 1
 
 
+def one_ends_before_a_new_group(port, rank):
+    """Which would else wait for half an hour."""
+    start(port, rank)
+    dist.monitored_barrier()
+    if rank == RANKS - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    begin = time.monotonic()
+    try:
+        dist.new_group()
+    except dist.DistBackendError as error:
+        assert f"rank {RANKS - 1} of the new group cannot join" in str(error), error
+        assert time.monotonic() - begin < SECONDS / 2
+    else:
+        return 1
+    # The others can go on.
+    others = dist.new_group(list(range(RANKS - 1)), use_local_synchronization=True)
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor, group=others)
+    return 0 if tensor.tolist() == [RANKS - 1.0] * 3 else 1
+
+
+def one_was_too_slow_and_joins_a_new_group(port, rank):
+    start(port, rank, 1)
+    if rank == RANKS - 1:
+        time.sleep(4)
+    else:
+        try:
+            dist.all_reduce(torch.ones(3))
+        except dist.DistBackendError:
+            assert weir.lost_ranks() == [RANKS - 1], weir.lost_ranks()
+        else:
+            return 1
+    group = dist.new_group(timeout=datetime.timedelta(seconds=SECONDS))
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor, group=group)
+    return 0 if tensor.tolist() == [float(RANKS)] * 3 else 1
+
+
 def one_dies_while_it_waits(port, rank):
     if rank == RANKS - 1:
         time.sleep(0.5)
@@ -187,7 +225,9 @@ def run(port):
     attempts += [works_and_leaves] * 3
     attempts += [one_has_another_size, the_first_has_another_size, works_and_leaves]
     attempts += [one_ends_before_a_monitored_barrier, the_first_ends_before_a_monitored_barrier]
+    attempts += [one_ends_before_a_new_group, one_was_too_slow_and_joins_a_new_group]
     killed = {
+        one_ends_before_a_new_group: RANKS - 1,
         one_ends_before_a_monitored_barrier: RANKS - 1,
         the_first_ends_before_a_monitored_barrier: 0,
     }
