@@ -264,21 +264,14 @@ std::vector<int> Backend::lost_ranks() {
   return ranks;
 }
 
-std::vector<int> Backend::dead_among(const std::vector<int>& ranks) {
+std::vector<int> Backend::dead_ranks() {
   const auto shared = current();
   weir_result_t error = WEIR_OK;
   if (shared->handle() == nullptr || weir_comm_async_error(shared->handle(), &error) != WEIR_OK ||
       (error != WEIR_OK && error != WEIR_ERROR_PEER_LOST)) {
     return {};
   }
-  const std::vector<int> lost = known_lost_ranks();
-  std::vector<int> found;
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    if (std::find(lost.begin(), lost.end(), ranks[i]) != lost.end()) {
-      found.push_back(static_cast<int>(i));
-    }
-  }
-  return found;
+  return lost_ranks();
 }
 
 void Backend::check_rank(int64_t rank, const char* what) const {
@@ -500,18 +493,6 @@ Backend::WorkPointer Backend::endCoalescing() {
 
 // ---- Monitored barrier ------------------------------------------------------------------------
 
-std::vector<int> Backend::known_lost_ranks() {
-  const auto shared = current();
-  std::vector<int> ranks(static_cast<size_t>(getSize()));
-  int found = 0;
-  if (shared->handle() == nullptr ||
-      weir_comm_lost_ranks(shared->handle(), ranks.data(), getSize(), &found) != WEIR_OK) {
-    found = 0;
-  }
-  ranks.resize(static_cast<size_t>(std::min(found, getSize())));
-  return ranks;
-}
-
 void Backend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_for_all) {
   const WithoutPython without;
   const auto timeout = options.timeout == c10d::kUnsetTimeout ? options_->timeout : options.timeout;
@@ -533,8 +514,8 @@ void Backend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_fo
       if (members_store_->check({failed})) {
         const std::vector<uint8_t> text = members_store_->get(failed);
         why = " " + std::string(text.begin(), text.end());
-      } else if (const std::vector<int> lost = known_lost_ranks();
-                 std::find(lost.begin(), lost.end(), 0) != lost.end()) {
+      } else if (const std::vector<int> dead = dead_ranks();
+                 std::find(dead.begin(), dead.end(), 0) != dead.end()) {
         why = " The process of rank 0 has ended.";
       }
       return !why.empty();
@@ -560,16 +541,16 @@ void Backend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_fo
   }
   std::vector<std::string> keys;
   for (int rank = 1; rank < getSize(); ++rank) keys.push_back(arrived(rank));
-  // Of a rank that is lost after it has come, nobody waits for anything here.
+  // A rank that dies after it has come has passed.
   std::vector<int> missing;
   const bool is_over = keys.empty() || ask_until(end, [&] {
                          if (members_store_->check(keys)) return true;
-                         for (const int rank : known_lost_ranks()) {
+                         for (const int rank : dead_ranks()) {
                            if (!members_store_->check({arrived(rank)})) missing.push_back(rank);
                          }
                          return !missing.empty();
                        });
-  const bool any_lost = !missing.empty();
+  const bool any_dead = !missing.empty();
   for (int rank = 1; rank < getSize() && !is_over; ++rank) {
     if (members_store_->check({arrived(rank)})) continue;
     missing.push_back(rank);
@@ -584,10 +565,10 @@ void Backend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_fo
   }
   std::string names;
   for (const int rank : missing) names += (names.empty() ? "" : ", ") + std::to_string(rank);
-  const std::string text = c10::str(
-      "[Rank 0]: Rank", missing.size() > 1 ? "s " : " ", names, " failed to pass monitoredBarrier ",
-      any_lost ? "since its process has ended, or the others gave it up: see weir.shrink"
-               : c10::str("in ", timeout.count(), " ms"));
+  const std::string text = c10::str("[Rank 0]: Rank", missing.size() > 1 ? "s " : " ", names,
+                                    " failed to pass monitoredBarrier ",
+                                    any_dead ? "since its process has ended: see weir.shrink"
+                                             : c10::str("in ", timeout.count(), " ms"));
   members_store_->set(failed, std::vector<uint8_t>(text.begin(), text.end()));
   C10_THROW_ERROR(DistBackendError, text);
 }

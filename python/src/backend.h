@@ -120,9 +120,9 @@ class Backend : public c10d::Backend {
   }
   // Ranks of this group that are lost (weir_comm_lost_ranks).
   std::vector<int> lost_ranks();
-  // The places in `ranks` of those whose process is known to have ended. Not of those that were too
-  // slow, which may come to another group.
-  std::vector<int> dead_among(const std::vector<int>& ranks);
+  // Those of them whose process is known to have ended. None once a deadline has passed: those that
+  // were too slow, which may still come to a barrier or to another group, cannot be told apart then.
+  std::vector<int> dead_ranks();
 
   // ---- Collectives ----
   using Tensors = std::vector<at::Tensor>;
@@ -258,8 +258,6 @@ class Backend : public c10d::Backend {
     std::rethrow_exception(comm_->failed(result, what));
   }
   void call_gather(Launch& launch, const at::Tensor& flat, const at::Tensor& received, int root);
-  // As lost_ranks; none where that cannot be known.
-  std::vector<int> known_lost_ranks();
   void check_rank(int64_t rank, const char* what) const;
 
   const std::shared_ptr<void> place_of_gloo_store_;  // see Options

@@ -62,12 +62,16 @@ bool comes(Clock::time_point end, Ask ask) {
   }
 }
 
-[[noreturn]] void throw_dead(const std::vector<int>& ranks, const char* what) {
+std::string names_of(const std::vector<int>& ranks) {
   std::string names;
   for (const int rank : ranks) names += c10::str(names.empty() ? "rank " : ", rank ", rank);
+  return names;
+}
+
+[[noreturn]] void throw_dead(const std::vector<int>& ranks, const char* what) {
   C10_THROW_ERROR(
       DistBackendError,
-      c10::str(what, ": ", names,
+      c10::str(what, ": ", names_of(ranks),
                " of the new group cannot join: its process has ended, "
                "as the default group knows. Leave it out, or call weir.shrink() first"));
 }
@@ -178,7 +182,7 @@ weir_unique_id_t invite(c10d::Store& store, int size, Milliseconds timeout, cons
   for (int rank = 1; rank < size; ++rank) keys.push_back(key_of(bytes, here(rank)));
   Bytes numbers;
   if (!keys.empty() && !Waiting{store, end, dead, what}.await(keys)) {
-    std::string missing;
+    std::vector<int> missing;
     std::string more =
         "; every rank needs the same store, the same world size and a rank of its own";
     for (int rank = 1; rank < size; ++rank) {
@@ -186,10 +190,10 @@ weir_unique_id_t invite(c10d::Store& store, int size, Milliseconds timeout, cons
       if (store.check({key})) {
         more += other_size(rank, store.get(key), size);
       } else {
-        missing += c10::str(missing.empty() ? "rank " : ", rank ", rank);
+        missing.push_back(rank);
       }
     }
-    if (!missing.empty()) throw_missing(what, missing, size, timeout, more);
+    if (!missing.empty()) throw_missing(what, names_of(missing), size, timeout, more);
   }
   const std::vector<Bytes> found = get_all(store, keys);
   for (size_t i = 0; i < found.size(); ++i) {

@@ -6,6 +6,7 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <string>
@@ -45,7 +46,16 @@ c10::intrusive_ptr<Backend> create_backend(
   }
 #endif
   weir::pytorch::DeadRanks dead;
-  if (parent != nullptr) dead = [&] { return parent->dead_among(members); };
+  if (parent != nullptr) {
+    dead = [&] {
+      std::vector<int> found;  // as ranks of the new group
+      for (const int rank : parent->dead_ranks()) {
+        const auto member = std::find(members.begin(), members.end(), rank);
+        if (member != members.end()) found.push_back(static_cast<int>(member - members.begin()));
+      }
+      return found;
+    };
+  }
   return c10::make_intrusive<Backend>(store, rank, size, std::move(options), name, dead);
 }
 

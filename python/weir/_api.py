@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _world
 
 from ._library import _C
-from ._register import create_backend, register
+from ._register import backend_of, create_backend, register
 from ._window import Window
 
 Options = _C.Backend.Options
@@ -74,9 +74,7 @@ def _backend_of(group: dist.ProcessGroup | None) -> _C.Backend:
         raise ValueError("no process group: call torch.distributed.init_process_group first")
     if group is dist.GroupMember.NON_GROUP_MEMBER:
         raise ValueError("this rank is not in the group: only its members may call this")
-    backend = group._get_backend(torch.device("cpu"))
-    # With TORCH_DISTRIBUTED_DEBUG=DETAIL PyTorch wraps it.
-    backend = getattr(backend, "wrapped_pg", backend)
+    backend = backend_of(group, torch.device("cpu"))
     if not isinstance(backend, _C.Backend):
         raise ValueError(
             f"the CPU backend of this group is {backend.name()}, not Weir: "

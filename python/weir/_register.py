@@ -78,13 +78,17 @@ def _create(options, backend_options):
     )
 
 
+def backend_of(group: dist.ProcessGroup, device: torch.device):
+    """The backend for the device, which may not be Weir's. With TORCH_DISTRIBUTED_DEBUG=DETAIL PyTorch wraps it."""
+    backend = group._get_backend(device)
+    return getattr(backend, "wrapped_pg", backend)
+
+
 def _backends(group: dist.ProcessGroup | None) -> list[_C.Backend]:
     group = group or c10d._get_default_group()
     if c10d._rank_not_in_group(group):
         return []
-    found = (group._get_backend(device) for device in group._device_types)
-    # With TORCH_DISTRIBUTED_DEBUG=DETAIL PyTorch wraps them.
-    found = (getattr(backend, "wrapped_pg", backend) for backend in found)
+    found = (backend_of(group, device) for device in group._device_types)
     return [backend for backend in found if isinstance(backend, _C.Backend)]
 
 
@@ -118,8 +122,7 @@ def _extend_monitored_barrier() -> None:
         if not _backends(group):
             return original(group, timeout, wait_all_ranks)
         used = group or c10d._get_default_group()
-        backend = used._get_backend(torch.device("cpu"))
-        backend = getattr(backend, "wrapped_pg", backend)
+        backend = backend_of(used, torch.device("cpu"))
         used_timeout = c10d.default_pg_timeout if timeout is None else timeout
         return backend.monitored_barrier(used_timeout, wait_all_ranks)
 

@@ -112,36 +112,29 @@ def the_first_has_another_size(port, rank):
     return 1
 
 
-def one_ends_before_a_monitored_barrier(port, rank):
+def ends_before_a_monitored_barrier(port, rank, killed, text):
     """It is named at once, by every rank, and not when the time is over."""
     start(port, rank)
     dist.monitored_barrier()
-    if rank == RANKS - 1:
+    if rank == killed:
         os.kill(os.getpid(), signal.SIGKILL)
     begin = time.monotonic()
     try:
         dist.monitored_barrier(timeout=datetime.timedelta(seconds=SECONDS), wait_all_ranks=True)
     except dist.DistBackendError as error:
-        text = f"Rank {RANKS - 1} failed to pass monitoredBarrier since its process has ended"
         assert text in str(error), error
         assert time.monotonic() - begin < SECONDS / 2
         return 0
     return 1
 
 
+def one_ends_before_a_monitored_barrier(port, rank):
+    text = f"Rank {RANKS - 1} failed to pass monitoredBarrier since its process has ended"
+    return ends_before_a_monitored_barrier(port, rank, RANKS - 1, text)
+
+
 def the_first_ends_before_a_monitored_barrier(port, rank):
-    start(port, rank)
-    dist.monitored_barrier()
-    if rank == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    begin = time.monotonic()
-    try:
-        dist.monitored_barrier(timeout=datetime.timedelta(seconds=SECONDS))
-    except dist.DistBackendError as error:
-        assert "The process of rank 0 has ended" in str(error), error
-        assert time.monotonic() - begin < SECONDS / 2
-        return 0
-    return 1
+    return ends_before_a_monitored_barrier(port, rank, 0, "The process of rank 0 has ended")
 
 
 def one_ends_before_a_new_group(port, rank):
@@ -166,6 +159,7 @@ def one_ends_before_a_new_group(port, rank):
 
 
 def one_was_too_slow_and_joins_a_new_group(port, rank):
+    """It lives: it passes a monitored barrier of the group that gave it up, too."""
     start(port, rank, 1)
     if rank == RANKS - 1:
         time.sleep(4)
@@ -176,6 +170,9 @@ def one_was_too_slow_and_joins_a_new_group(port, rank):
             assert weir.lost_ranks() == [RANKS - 1], weir.lost_ranks()
         else:
             return 1
+    dist.monitored_barrier(timeout=datetime.timedelta(seconds=SECONDS))
+    if rank == RANKS - 1:
+        time.sleep(3)
     group = dist.new_group(timeout=datetime.timedelta(seconds=SECONDS))
     tensor = torch.ones(3)
     dist.all_reduce(tensor, group=group)
