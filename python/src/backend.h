@@ -121,7 +121,7 @@ class Backend : public c10d::Backend {
   // Ranks of this group that are lost (weir_comm_lost_ranks).
   std::vector<int> lost_ranks();
   // Those of them whose process is known to have ended. None once a deadline has passed: those that
-  // were too slow, which may still come to a barrier or to another group, cannot be told apart then.
+  // were too slow, and may still come to a barrier or another group, cannot be told apart then.
   std::vector<int> dead_ranks();
 
   // ---- Collectives ----

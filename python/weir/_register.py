@@ -79,7 +79,10 @@ def _create(options, backend_options):
 
 
 def backend_of(group: dist.ProcessGroup, device: torch.device):
-    """The backend for the device, which may not be Weir's. With TORCH_DISTRIBUTED_DEBUG=DETAIL PyTorch wraps it."""
+    """The backend for the device, which may not be Weir's.
+
+    With TORCH_DISTRIBUTED_DEBUG=DETAIL PyTorch puts a wrapper around it.
+    """
     backend = group._get_backend(device)
     return getattr(backend, "wrapped_pg", backend)
 
