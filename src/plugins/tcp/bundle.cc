@@ -436,9 +436,23 @@ bool Bundle::has_unsent() const {
                                            [](const Lane& lane) { return lane.cut != nullptr; });
 }
 
+// What holds up all rails, as a network that others fill does, tells nothing about one of them.
+void Bundle::correct_rates() {
+  for (Rail& rail : rails_) {
+    const uint64_t since_ns = rail.behind_since_ns();
+    if (since_ns == 0) continue;
+    if (std::any_of(rails_.begin(), rails_.end(), [since_ns](const Rail& other) {
+          return other.is_open() && other.kept_pace_ns() > since_ns;
+        })) {
+      rail.take_latest_pace();
+    }
+  }
+}
+
 void Bundle::schedule(uint64_t now_ns) {
   if (failed_ || !has_unsent()) return;
   for (Rail& rail : rails_) rail.look_ahead(now_ns);
+  correct_rates();
   while (!homeless_.empty()) {
     Rail* rail = choose(homeless_.back().bytes);
     if (rail == nullptr) return;

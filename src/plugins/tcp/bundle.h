@@ -215,6 +215,7 @@ class Bundle final : private Receiver {
   void arrived(const Fragment& fragment);
   void take_states();
   void apply(const wire::PeerState& state);
+  void correct_rates();
   void schedule(uint64_t now_ns);
   void give(Fragment fragment, Rail* rail, uint64_t now_ns);
   uint32_t find_flows(Flow* flows, uint32_t* rails) const;

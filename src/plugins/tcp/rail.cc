@@ -69,6 +69,7 @@ void Rail::attach(Stream stream, uint64_t now_ns) {
   proven_bytes_ = kTrialBytes;
   arrived_bytes_ = sent_bytes_;
   is_marked_ = false;
+  kept_pace_ns_ = behind_since_ns_ = 0;
   held_up_us_ = 0;
   looked_sent_bytes_ = UINT64_MAX;
   look_at_answers();
@@ -173,6 +174,7 @@ void Rail::judge_pace(uint64_t now_ns) {
     }
     took_ns_ = end_ns - mark_began_ns_;
     proven_bytes_ = std::max(proven_bytes_, bytes + bytes / 2);
+    compare_to_rate(bytes, end_ns);
     return;
   }
   const auto past_ns = static_cast<double>(now_ns - mark_ns_);
@@ -181,13 +183,32 @@ void Rail::judge_pace(uint64_t now_ns) {
   const double pace =
       static_cast<double>(arrived_bytes_ - mark_arrived_ + kTrialBytes) / (past_ns - answer_ns);
   if (pace > rate_ / 2) return;
-  mark(now_ns);
-  if (was_held_up_by_peer()) return;
+  const bool held_up = was_held_up_by_peer();
+  // What will arrive later than this is measured by the time since it left, if nothing has.
+  if (held_up || arrived_bytes_ > mark_arrived_) mark(now_ns);
+  if (!held_up) become_slow(pace);
+}
+
+void Rail::become_slow(double pace) {
   rate_ = pace;
   is_measured_ = true;
   proven_bytes_ = kTrialBytes;
-  sample_count_ = 0;
-  sample_bytes_ = sample_ns_ = 0;
+  begin_trial();
+}
+
+void Rail::compare_to_rate(uint64_t bytes, uint64_t end_ns) {
+  const uint64_t answer_ns = answer_least_us_ * 1000;
+  const uint64_t past_ns = end_ns - mark_ns_;
+  const bool is_long = is_measured_ && past_ns >= kPatienceNs + 2 * answer_ns;
+  if (is_long) latest_pace_ = static_cast<double>(bytes) / static_cast<double>(past_ns - answer_ns);
+  const bool is_behind = is_long && latest_pace_ <= rate_ / 2;
+  behind_since_ns_ = is_behind ? mark_began_ns_ : 0;
+  if (!is_behind) kept_pace_ns_ = end_ns;
+}
+
+void Rail::take_latest_pace() {
+  behind_since_ns_ = 0;
+  if (!was_held_up_by_peer()) become_slow(latest_pace_);
 }
 
 uint64_t Rail::window_bytes() const {

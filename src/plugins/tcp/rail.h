@@ -91,6 +91,13 @@ class Rail {
     sample_count_ = 0;
     sample_bytes_ = sample_ns_ = 0;
   }
+  // Since when the latest bytes were under way, if they took so long that the rail must be less than
+  // half as fast as its rate, or something else held them up; 0: they did not.
+  uint64_t behind_since_ns() const { return behind_since_ns_; }
+  // When bytes last arrived in the time that the rate gives them.
+  uint64_t kept_pace_ns() const { return kept_pace_ns_; }
+  // Of a rail that is behind: it is as slow as that.
+  void take_latest_pace();
   // Asks the kernel how long the peer's host takes to answer.
   void look_at_answers();
   // That time, in steps of which each is twice the one before; 0: less than a millisecond.
@@ -176,6 +183,8 @@ class Rail {
   void mark(uint64_t now_ns);
   void judge_pace(uint64_t now_ns);
   void take_pace(uint64_t bytes, uint64_t end_ns);
+  void become_slow(double pace);
+  void compare_to_rate(uint64_t bytes, uint64_t end_ns);
   bool was_held_up_by_peer();
   void measure(uint64_t bytes, uint64_t now_ns);
   double take_sample();
@@ -222,7 +231,10 @@ class Rail {
   uint64_t mark_arrived_ = 0;  // arrived_bytes_ then
   uint64_t mark_sent_ = 0;     // sent_bytes_ then
   uint64_t mark_began_ns_ = 0;
-  uint64_t took_ns_ = 0;          // that the latest of them took
+  uint64_t took_ns_ = 0;  // that the latest of them took
+  uint64_t kept_pace_ns_ = 0;
+  uint64_t behind_since_ns_ = 0;
+  double latest_pace_ = 0;        // bytes per ns, of a rail that is behind
   uint64_t answer_us_ = 0;        // the kernel's smoothed time
   uint64_t answer_least_us_ = 0;  // the least lately
   uint64_t answer_step_ns_ = 0;

@@ -279,6 +279,30 @@ TEST_F(TcpRails, BytesThatAreNoFragmentAreAnError) {
   EXPECT_EQ(in.op.state, kOpFailed + WEIR_ERROR_INTERNAL);
 }
 
+// A link that lets nothing through for long, and then all of it at once: what arrives late has been
+// under way since it was sent, not since it was last looked for.
+TEST(TcpRail, BytesThatArriveLateAtOnceShowASlowRail) {
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
+  constexpr uint64_t kMs = 1'000'000;
+  const std::vector<unsigned char> data(4096);
+  Rail rail(0);
+  rail.attach(Stream(ends[0]), kMs);
+  Fragment fragment;
+  fragment.data = data.data();
+  fragment.message_bytes = fragment.bytes = static_cast<uint32_t>(data.size());
+  rail.enqueue(fragment, 0, kMs);
+  rail.push(kMs);
+  for (uint64_t at_ms = 2; at_ms < 300; ++at_ms) rail.look_ahead(at_ms * kMs);
+  std::vector<unsigned char> got(8192);
+  ASSERT_GT(::recv(ends[1], got.data(), got.size(), 0), 4096);
+  rail.look_ahead(300 * kMs);
+  EXPECT_TRUE(rail.is_measured());
+  EXPECT_LE(rail.rate() * 1e9, 4.0 * 4096);  // bytes per second
+  EXPECT_GE(rail.rate() * 1e9, 2.0 * 4096);
+  for (const int fd : ends) close(fd);
+}
+
 // What it has told its peer may have been lost with the rail.
 TEST(TcpIdleRails, ARankThatWaitsForNothingSeesThatARailIsLost) {
   Pair pair(plugin::find_transport("tcp").value());
