@@ -91,8 +91,8 @@ class Rail {
     sample_count_ = 0;
     sample_bytes_ = sample_ns_ = 0;
   }
-  // Since when the latest bytes were under way, if they took so long that the rail must be less than
-  // half as fast as its rate, or something else held them up; 0: they did not.
+  // Since when the latest bytes were under way, if they took so long that the rail is less than
+  // half as fast as its rate says, or something else held them up; 0: they did not.
   uint64_t behind_since_ns() const { return behind_since_ns_; }
   // When bytes last arrived in the time that the rate gives them.
   uint64_t kept_pace_ns() const { return kept_pace_ns_; }
