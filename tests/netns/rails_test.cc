@@ -63,6 +63,12 @@ void reduce_exactly(weir_comm_t comm, int rank, size_t count) {
 
 constexpr size_t kMiB = size_t{1} << 18;  // numbers of four bytes
 
+uint64_t monotonic_ns() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+}
+
 // Which link gets how much is a matter of speed; both get something before long.
 void reduce_until_both_carry(weir_comm_t comm, int rank,
                              std::pair<uint64_t, uint64_t> bytes_before) {
@@ -219,6 +225,41 @@ TEST_F(Rails, FourRanksOnTwoHostsUseBothLinks) {
       check_every_collective(comm, count);
     }
   });
+}
+
+// Rank 0's broadcast is complete when a copy has left, and it waits in the other communicator when
+// the link fails that has not delivered the copy.
+TEST_F(Rails, ALinkThatIsCutLosesNoMessageOfACommunicatorThatNobodyWaitsFor) {
+  for (int time = 0; time < 3 && !HasFailure(); ++time) {
+    run_in_lab(two_links(), [](int rank, weir_comm_t comm) {
+      weir_comm_t second = nullptr;
+      ASSERT_EQ(weir_comm_split(comm, 0, rank, nullptr, &second), WEIR_OK);
+      for (weir_comm_t one : {comm, second}) {
+        ASSERT_EQ(weir_comm_set_timeout(one, 10'000), WEIR_OK);
+      }
+      const uint64_t begin_ns = monotonic_ns();
+      std::thread cutter;
+      if (rank == 1) {
+        cutter = std::thread([] {
+          usleep(300'000);
+          set_link("eth0", false);
+        });
+      }
+      int32_t goes_on = 1;
+      for (int32_t k = 0; goes_on == 1 && !testing::Test::HasFatalFailure(); ++k) {
+        int32_t said = rank == 0 ? k : -1;
+        EXPECT_EQ(weir_broadcast(second, &said, &said, 1, WEIR_INT32, 0, nullptr), WEIR_OK)
+            << weir_last_error(second);
+        EXPECT_EQ(said, k);
+        goes_on = monotonic_ns() - begin_ns < 2'500'000'000 ? 1 : 0;
+        ASSERT_EQ(weir_all_reduce(comm, &goes_on, &goes_on, 1, WEIR_INT32, WEIR_MIN, nullptr),
+                  WEIR_OK)
+            << weir_last_error(comm);
+      }
+      if (cutter.joinable()) cutter.join();
+      EXPECT_EQ(weir_comm_destroy(second), WEIR_OK);
+    });
+  }
 }
 
 TEST_F(Rails, ALinkThatIsCutInTheMiddleLeavesTheResultExactAndCarriesAgainWhenItIsBack) {

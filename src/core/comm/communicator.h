@@ -200,6 +200,9 @@ class Communicator {
   bool is_polled() const { return napping_.load(std::memory_order_relaxed) != 0; }
   // Makes the progress that is possible without waiting. False when another thread is doing so.
   bool try_poll();
+  // Of a communicator without requests: lets its transport go on with what is left of operations
+  // that are complete, as a small message that its network has not delivered. Now and then.
+  void tend(uint64_t now_ns);
   // Checks operations that no thread may be waiting for, and shows the peers that this rank lives:
   // for the progress thread, while no other thread waits.
   void attend();
@@ -305,10 +308,11 @@ class Communicator {
   Records records_;
   Health health_;
   std::shared_ptr<WatchedCommunicator> watched_;
-  std::unique_ptr<OneSided> one_sided_;        // set with the first window for them
-  std::vector<Rank> awaited_;                  // of the latest check of a long wait
-  std::atomic<bool> waits_elsewhere_{false};   // the related communicator shows a wait of this one
-  std::atomic<uint32_t> napping_{0};           // threads in `wait` that sleep between polls
+  std::unique_ptr<OneSided> one_sided_;       // set with the first window for them
+  std::vector<Rank> awaited_;                 // of the latest check of a long wait
+  std::atomic<bool> waits_elsewhere_{false};  // the related communicator shows a wait of this one
+  std::atomic<uint32_t> napping_{0};          // threads in `wait` that sleep between polls
+  std::atomic<uint64_t> tended_ns_{0};
   std::atomic<Communicator*> inner_{nullptr};  // carries this one's one-sided operations
   std::atomic<Communicator*> outer_{nullptr};  // the one whose operations this one carries
   uint64_t split_count_ = 0;

@@ -103,6 +103,14 @@ bool Operations::poll(OperationFailure* failure) {
   return moved || failure->happened();
 }
 
+// What concerns no operation yet is reported by the next one.
+void Operations::tend(OperationFailure* failure) {
+  const DeviceContext::Scope scope(messages_.device_context());
+  const engine::Context& context = state_.context;
+  if (!context.mapped()) (void)context.transport->progress(context.instance);
+  if (tags_ != nullptr) poll_tagged(failure);
+}
+
 bool Operations::poll_one_sided(OperationFailure* failure) {
   OneSidedService::Failure it;
   const bool moved = service_->poll(&it);

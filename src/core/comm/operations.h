@@ -43,6 +43,8 @@ class Operations final : public OperationStatus {
   Status start(Request& request, OperationFailure* failure);
   // True when something moved. `failure`: the communicator must fail.
   bool poll(OperationFailure* failure);
+  // Lets the transport, and messages with tags, go on with what is left of complete operations.
+  void tend(OperationFailure* failure);
 
   // Before the end: what this rank has told others of messages with tags leaves; waits for 200 ms
   // at most.

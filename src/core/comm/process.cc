@@ -104,8 +104,12 @@ void progress_loop() {
       }
       if (it.stop) return;
       bool moved = false;
+      const uint64_t at_ns = now_ns();
       for (Communicator* comm : it.communicators) {
-        if (!comm->has_requests()) continue;
+        if (!comm->has_requests()) {
+          comm->tend(at_ns);
+          continue;
+        }
         moved = comm->try_poll() || moved;
         if (idle > kIdleMax || idle % kAttendPolls == kAttendPolls - 1) comm->attend();
       }
@@ -162,10 +166,11 @@ void progress_others(const Communicator* mine) {
     const std::unique_lock lock(it.lock, std::try_to_lock);
     if (!lock.owns_lock()) return;
     const size_t count = it.communicators.size();
+    const uint64_t at_ns = count > 1 ? now_ns() : 0;
     for (size_t i = 0; i < std::min(count, kOthersPerTurn); ++i) {
       Communicator* const comm = it.communicators[it.next_other++ % count];
-      if (comm == mine || !comm->has_requests() || comm->is_polled()) continue;
-      comm->try_poll();
+      if (comm == mine || comm->is_polled()) continue;
+      comm->has_requests() ? (void)comm->try_poll() : comm->tend(at_ns);
     }
   }
   run_ready();

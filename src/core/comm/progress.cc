@@ -251,6 +251,18 @@ bool Communicator::try_poll() {
   return moved;
 }
 
+void Communicator::tend(uint64_t now_ns) {
+  constexpr uint64_t kTendNs = 20'000'000;
+  if (now_ns - tended_ns_.load(std::memory_order_relaxed) < kTendNs) return;
+  if (!state_.lock.try_lock()) return;
+  const std::lock_guard lock(state_.lock, std::adopt_lock);
+  tended_ns_.store(now_ns, std::memory_order_relaxed);
+  if (state_.failure.is_set()) return;
+  OperationFailure failure;
+  operations_.tend(&failure);
+  if (failure.happened()) health_.fail(failure);
+}
+
 void Communicator::advance() {
   {
     const std::lock_guard lock(state_.lock);

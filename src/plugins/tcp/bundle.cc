@@ -439,20 +439,19 @@ bool Bundle::has_unsent() const {
 // What holds up all rails, as a network that others fill does, tells nothing about one of them.
 void Bundle::correct_rates() {
   for (Rail& rail : rails_) {
-    const uint64_t since_ns = rail.behind_since_ns();
+    const uint64_t since_ns = rail.take_behind_since_ns();
     if (since_ns == 0) continue;
-    if (std::any_of(rails_.begin(), rails_.end(), [since_ns](const Rail& other) {
+    const bool others_were_not =
+        std::any_of(rails_.begin(), rails_.end(), [since_ns](const Rail& other) {
           return other.is_open() && other.kept_pace_ns() > since_ns;
-        })) {
-      rail.take_latest_pace();
-    }
+        });
+    if (others_were_not) rail.take_latest_pace();
   }
 }
 
 void Bundle::schedule(uint64_t now_ns) {
   if (failed_ || !has_unsent()) return;
   for (Rail& rail : rails_) rail.look_ahead(now_ns);
-  correct_rates();
   while (!homeless_.empty()) {
     Rail* rail = choose(homeless_.back().bytes);
     if (rail == nullptr) return;
@@ -584,6 +583,7 @@ void Bundle::drive() {
   const bool sends = std::any_of(std::begin(lanes_), std::end(lanes_),
                                  [](const Lane& lane) { return lane.send.head != nullptr; });
   if (sends || pending_ == 0 || down_count_ > 0 || ++drives_ % 16 == 0) take_states();
+  correct_rates();
   schedule(now_ns_);
   push();
   if (now_ns_ - looked_ns_ >= kLookNs) look_after(now_ns_);

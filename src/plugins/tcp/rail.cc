@@ -207,7 +207,6 @@ void Rail::compare_to_rate(uint64_t bytes, uint64_t end_ns) {
 }
 
 void Rail::take_latest_pace() {
-  behind_since_ns_ = 0;
   if (!was_held_up_by_peer()) become_slow(latest_pace_);
 }
 

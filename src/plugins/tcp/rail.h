@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "plugins/tcp/channel.h"
 #include "plugins/tcp/stream.h"
@@ -92,11 +93,12 @@ class Rail {
     sample_bytes_ = sample_ns_ = 0;
   }
   // Since when the latest bytes were under way, if they took so long that the rail is less than
-  // half as fast as its rate says, or something else held them up; 0: they did not.
-  uint64_t behind_since_ns() const { return behind_since_ns_; }
+  // half as fast as its rate says, or something else held them up; 0: they did not, or this was
+  // asked before.
+  uint64_t take_behind_since_ns() { return std::exchange(behind_since_ns_, 0); }
   // When bytes last arrived in the time that the rate gives them.
   uint64_t kept_pace_ns() const { return kept_pace_ns_; }
-  // Of a rail that is behind: it is as slow as that.
+  // Of a rail that was behind: it is as slow as that.
   void take_latest_pace();
   // Asks the kernel how long the peer's host takes to answer.
   void look_at_answers();
@@ -234,7 +236,7 @@ class Rail {
   uint64_t took_ns_ = 0;  // that the latest of them took
   uint64_t kept_pace_ns_ = 0;
   uint64_t behind_since_ns_ = 0;
-  double latest_pace_ = 0;        // bytes per ns, of a rail that is behind
+  double latest_pace_ = 0;        // bytes per ns, of a rail that was behind
   uint64_t answer_us_ = 0;        // the kernel's smoothed time
   uint64_t answer_least_us_ = 0;  // the least lately
   uint64_t answer_step_ns_ = 0;
