@@ -4,7 +4,8 @@
 //   weir/meeting/<hash>/here/<rank>   a number that the rank has drawn for this start, and how many
 //                                     ranks it was told that there are
 //   weir/meeting/<hash>/all           of rank 0, once all are here: their numbers, by rank; or, of
-//                                     a rank 0 that has started again: kAgain
+//                                     a rank 0 that has started again: kAgain; or of one that
+//                                     refuses them: the reason and the numbers
 //   weir/meeting/<hash>/members/…     of the group itself
 // <hash> is of the id.
 // A rank that finds another number than its own under `all` looks for another id.
@@ -36,6 +37,7 @@ constexpr char kIdKey[] = "weir/unique_id";
 constexpr size_t kDrawnBytes = 16;
 constexpr size_t kNumberBytes = kDrawnBytes + sizeof(int32_t);
 constexpr uint8_t kAgain = 0;
+constexpr char kRefused[] = "refused: ";
 constexpr Milliseconds kPause{10};
 // After which a rank looks for the first time whether one that it waits for has died.
 constexpr Milliseconds kFirstLook{2000};
@@ -164,8 +166,25 @@ int32_t size_in(const Bytes& number) {
 // "": it was told the same as rank 0.
 std::string other_size(int rank, const Bytes& number, int size) {
   if (size_in(number) == size) return "";
-  return c10::str("; rank ", rank, " was given a world size of ", size_in(number), ", and rank 0 ",
+  return c10::str("rank ", rank, " was given a world size of ", size_in(number), ", and rank 0 ",
                   size);
+}
+
+// For the ranks that are waiting: the reason, a line, and their numbers.
+Bytes refusal(const std::string& reason, const std::vector<Bytes>& numbers) {
+  std::string text = kRefused + reason + "\n";
+  for (const Bytes& number : numbers) text.append(number.begin(), number.end());
+  return Bytes(text.begin(), text.end());
+}
+
+// The reason, if it was said to the rank of this number; else "".
+std::string reason_in(const Bytes& bytes, const Bytes& number) {
+  const std::string text(bytes.begin(), bytes.end());
+  const size_t prefix = std::strlen(kRefused);
+  const size_t end = text.find('\n');
+  if (text.compare(0, prefix, kRefused) != 0 || end == text.npos) return "";
+  if (text.find(std::string(number.begin(), number.end()), end) == text.npos) return "";
+  return text.substr(prefix, end - prefix);
 }
 
 weir_unique_id_t invite(c10d::Store& store, int size, Milliseconds timeout, const char* what,
@@ -188,7 +207,8 @@ weir_unique_id_t invite(c10d::Store& store, int size, Milliseconds timeout, cons
     for (int rank = 1; rank < size; ++rank) {
       const std::string& key = keys[static_cast<size_t>(rank) - 1];
       if (store.check({key})) {
-        more += other_size(rank, store.get(key), size);
+        const std::string other = other_size(rank, store.get(key), size);
+        if (!other.empty()) more += "; " + other;
       } else {
         missing.push_back(rank);
       }
@@ -200,7 +220,8 @@ weir_unique_id_t invite(c10d::Store& store, int size, Milliseconds timeout, cons
     TORCH_CHECK(found[i].size() == kNumberBytes, what, ": the store holds ", found[i].size(),
                 " bytes under ", keys[i], " where rank ", i + 1, " puts ", kNumberBytes);
     const std::string other = other_size(static_cast<int>(i) + 1, found[i], size);
-    TORCH_CHECK_VALUE(other.empty(), what, other);
+    if (!other.empty()) store.set(key_of(bytes, "all"), refusal(other, found));
+    TORCH_CHECK_VALUE(other.empty(), what, ": ", other);
     numbers.insert(numbers.end(), found[i].begin(), found[i].end());
   }
   store.set(key_of(bytes, "all"), numbers);
@@ -227,15 +248,17 @@ weir_unique_id_t join(c10d::Store& store, int rank, int size, Milliseconds timeo
         std::equal(number.begin(), number.end(), numbers.begin() + offset)) {
       return id_from(id, what);
     }
+    const std::string reason = reason_in(numbers, number);
+    TORCH_CHECK_VALUE(reason.empty(), what, ": ", reason);
     std::this_thread::sleep_for(kPause);  // of an earlier start
   }
   if (told.empty()) throw_missing(what, "rank 0", size, timeout, "");
   C10_THROW_ERROR(
       DistBackendError,
       c10::str(what, ": rank 0 has not said within ", timeout.count(), " ms that all ", size,
-               " ranks are there. Either ranks are missing, which the error of "
-               "rank 0 names, or rank 0 is, and what is in the store is of an earlier "
-               "start"));
+               " ranks are there. Either ranks are missing, or were given another world size, "
+               "which the error of rank 0 says; or another process has this rank, too; or rank 0 "
+               "is missing, and what is in the store is of an earlier start"));
 }
 
 }  // namespace

@@ -63,7 +63,7 @@ def arguments(words: list[str]) -> argparse.Namespace:
         # The tensors are of float32.
         if not size.isdecimal() or int(size) == 0 or int(size) % 4 != 0:
             parser.error(f"--sizes {size!r}: multiples of 4, with commas between them")
-    if options.json and options.store is None:
+    if options.json is not None and options.store is None:
         try:
             with open(options.json, "a", encoding="utf-8"):
                 pass
@@ -146,7 +146,7 @@ def _rank(options: argparse.Namespace) -> int:
             if rank == 0:
                 progress.clear()
                 _print_row(rows[-1], len(rows) == 1)
-    if rank == 0 and options.json:
+    if rank == 0 and options.json is not None:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(rows, file, indent=1)
     dist.destroy_process_group()
@@ -215,7 +215,7 @@ def _rank_of_start(options: argparse.Namespace) -> int:
             f"| {ranks} | {medians['gloo']:.1f} | {medians['weir']:.1f} | "
             f"{medians['gloo'] / medians['weir']:.2f} |"
         )
-        if options.json:
+        if options.json is not None:
             with open(options.json, "w", encoding="utf-8") as file:
                 json.dump({"ranks": ranks, "ms": medians}, file, indent=1)
     return 0

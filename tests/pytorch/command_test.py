@@ -130,6 +130,7 @@ def check_options_of_bench():
         (["--rounds", "-1"], "--rounds -1: 1 at least"),
         (["--rounds", "0"], "--rounds 0: 1 at least"),
         (["--json", "/dev/null/out.json"], "--json: "),
+        (["--json", ""], "--json: "),
     ):
         told = io.StringIO()
         code = None

@@ -343,13 +343,15 @@ import torch, torch.distributed as dist, weir
 
 store = dist.FileStore(sys.argv[1], 2)
 dist.init_process_group("weir", store=store, rank=int(os.environ["RANK"]), world_size=2)
-assert hasattr(dist.group.WORLD._get_backend(torch.device("cpu")), "wrapped_pg")
+backend = dist.group.WORLD._get_backend(torch.device("cpu")).wrapped_pg
+backend.register_abort_hook(1, lambda: os.write(1, b"ended\\n"))
 tensor = weir.empty(3).fill_(1)
 weir.all_reduce(tensor)
 assert tensor.tolist() == [2.0] * 3 and weir.lost_ranks() == [] and weir.arena_usage() is not None
 weir.Window(torch.zeros(3))
 dist.monitored_barrier()
 os.write(1, b"WEIR\\n")
+backend.abort()
 dist.destroy_process_group()
 """
 
@@ -357,7 +359,9 @@ dist.destroy_process_group()
 def test_details_for_debugging(folder):
     script = folder.write("details.py", IN_A_WRAPPER)
     words = [sys.executable, script, folder.store()]
-    expect_served(run(words, 2, TORCH_DISTRIBUTED_DEBUG="DETAIL"))
+    outputs = run(words, 2, TORCH_DISTRIBUTED_DEBUG="DETAIL")
+    expect_served(outputs)
+    assert all("ended" in output for output in outputs), outputs
 
 
 def test_the_report(folder):
