@@ -220,8 +220,10 @@ weir_unique_id_t invite(c10d::Store& store, int size, Milliseconds timeout, cons
     TORCH_CHECK(found[i].size() == kNumberBytes, what, ": the store holds ", found[i].size(),
                 " bytes under ", keys[i], " where rank ", i + 1, " puts ", kNumberBytes);
     const std::string other = other_size(static_cast<int>(i) + 1, found[i], size);
-    if (!other.empty()) store.set(key_of(bytes, "all"), refusal(other, found));
-    TORCH_CHECK_VALUE(other.empty(), what, ": ", other);
+    if (!other.empty()) {
+      store.set(key_of(bytes, "all"), refusal(other, found));
+      C10_THROW_ERROR(ValueError, c10::str(what, ": ", other));
+    }
     numbers.insert(numbers.end(), found[i].begin(), found[i].end());
   }
   store.set(key_of(bytes, "all"), numbers);

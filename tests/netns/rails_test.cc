@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <time.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -62,12 +63,6 @@ void reduce_exactly(weir_comm_t comm, int rank, size_t count) {
 }
 
 constexpr size_t kMiB = size_t{1} << 18;  // numbers of four bytes
-
-uint64_t monotonic_ns() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
-}
 
 // Which link gets how much is a matter of speed; both get something before long.
 void reduce_until_both_carry(weir_comm_t comm, int rank,
@@ -237,7 +232,7 @@ TEST_F(Rails, ALinkThatIsCutLosesNoMessageOfACommunicatorThatNobodyWaitsFor) {
       for (weir_comm_t one : {comm, second}) {
         ASSERT_EQ(weir_comm_set_timeout(one, 10'000), WEIR_OK);
       }
-      const uint64_t begin_ns = monotonic_ns();
+      const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(2500);
       std::thread cutter;
       if (rank == 1) {
         cutter = std::thread([] {
@@ -246,13 +241,13 @@ TEST_F(Rails, ALinkThatIsCutLosesNoMessageOfACommunicatorThatNobodyWaitsFor) {
         });
       }
       int32_t goes_on = 1;
-      for (int32_t k = 0; goes_on == 1 && !testing::Test::HasFatalFailure(); ++k) {
+      for (int32_t k = 0; goes_on == 1 && !testing::Test::HasFailure(); ++k) {
         int32_t said = rank == 0 ? k : -1;
         EXPECT_EQ(weir_broadcast(second, &said, &said, 1, WEIR_INT32, 0, nullptr), WEIR_OK)
             << weir_last_error(second);
         EXPECT_EQ(said, k);
-        goes_on = monotonic_ns() - begin_ns < 2'500'000'000 ? 1 : 0;
-        ASSERT_EQ(weir_all_reduce(comm, &goes_on, &goes_on, 1, WEIR_INT32, WEIR_MIN, nullptr),
+        goes_on = std::chrono::steady_clock::now() < end ? 1 : 0;
+        EXPECT_EQ(weir_all_reduce(comm, &goes_on, &goes_on, 1, WEIR_INT32, WEIR_MIN, nullptr),
                   WEIR_OK)
             << weir_last_error(comm);
       }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -39,6 +40,24 @@ class Routing : public testing::Test {
                      "--fixed-buffers"},
                     environment);
   }
+  // What it tells once these parts are in it: a choice follows from what was measured at the start,
+  // beside other work perhaps.
+  std::string explained(const std::vector<std::string>& environment,
+                        const std::vector<std::string>& parts) {
+    std::string told;
+    const auto has_all = [&] {
+      return std::all_of(parts.begin(), parts.end(),
+                         [&](const std::string& part) { return told.find(part) != told.npos; });
+    };
+    for (Attempts attempts; !has_all() && attempts.next();) {
+      for (const fs::path& file : cached()) fs::remove(file);
+      const CommandResult run = all_reduce(environment);
+      EXPECT_EQ(run.status, 0) << run.out << run.err;
+      told = run.err;
+    }
+    EXPECT_TRUE(has_all()) << told;
+    return told;
+  }
   std::vector<fs::path> cached() const {
     std::vector<fs::path> files;
     for (const auto& entry : fs::directory_iterator(folder_)) {
@@ -57,40 +76,38 @@ size_t times(const std::string& text, const std::string& part) {
 }
 
 TEST_F(Routing, ExplainPrintsEachDecisionOnceWithCandidatesReasonAndMeasuredTime) {
-  const CommandResult run = all_reduce({});
-  ASSERT_EQ(run.status, 0) << run.out << run.err;
+  const std::string told = explained({}, {"all_reduce of 64 B float32 on 2 ranks: direct",
+                                          "all_reduce of 64 KiB float32 on 2 ranks: direct"});
   for (const char* size : {"64 B", "64 KiB"}) {
     const std::string call = std::string("all_reduce of ") + size + " float32 on 2 ranks: ";
-    const size_t at = run.err.find(call);
-    ASSERT_NE(at, std::string::npos) << run.err;
-    const std::string decision = run.err.substr(at, run.err.find("\n\n", at) - at);
-    // Which is best depends on the machine, and on what else it does.
-    const std::string chosen =
-        decision.substr(call.size(), decision.find(',', call.size()) - call.size());
-    EXPECT_NE(decision.find("\n  > " + chosen + " "), std::string::npos) << decision;
-    // Messages are predicted, like all else.
-    for (const std::string name : {"direct", "direct_two_phase", "ring"}) {
-      const size_t candidate =
-          decision.find((name == chosen ? "\n  > " : "\n    ") + name + " ") + 1;
-      ASSERT_NE(candidate, 0u) << name << ": " << decision;
-      const std::string line =
-          decision.substr(candidate, decision.find('\n', candidate) - candidate);
-      EXPECT_EQ(line.find_last_of('s'), line.size() - 1) << "a time: " << line;
-    }
+    const size_t at = told.find(call);
+    ASSERT_NE(at, std::string::npos) << told;
+    const std::string decision = told.substr(at, told.find("\n\n", at) - at);
+    // Which of the two is better for 64 KiB depends on the machine.
+    const bool in_two = decision.starts_with(call + "direct_two_phase");
+    const std::string chosen = in_two ? "direct_two_phase" : "direct";
+    const std::string other = in_two ? "direct" : "direct_two_phase";
+    EXPECT_NE(decision.find("  > " + chosen + " "), std::string::npos) << decision;
+    EXPECT_NE(decision.find("    " + other + " "), std::string::npos) << decision;
     // After the first execution, and in the end for all of them.
-    const size_t first = run.err.find(call + chosen + " predicted ");
-    ASSERT_NE(first, std::string::npos) << run.err;
-    const std::string line = run.err.substr(first, run.err.find('\n', first) - first);
+    const size_t first = told.find(call + chosen + " predicted ");
+    ASSERT_NE(first, std::string::npos) << told;
+    const std::string line = told.substr(first, told.find('\n', first) - first);
     EXPECT_NE(line.find(", measured "), std::string::npos) << line;
     EXPECT_NE(line.find(" the first time"), std::string::npos) << line;
-    const size_t last = run.err.rfind(call + chosen + " predicted ");
-    EXPECT_NE(run.err.find(" on average of ", last), std::string::npos) << run.err;
+    const size_t last = told.rfind(call + chosen + " predicted ");
+    EXPECT_NE(told.find(" on average of ", last), std::string::npos) << told;
     // What was not offered has its reason.
     EXPECT_NE(decision.find("window                       needs user windows"), std::string::npos)
         << decision;
+    // Messages are predicted, like all else.
+    const size_t ring = decision.find("    ring ");
+    ASSERT_NE(ring, std::string::npos) << decision;
+    const std::string messages = decision.substr(ring, decision.find('\n', ring) - ring);
+    EXPECT_EQ(messages.find_last_of('s'), messages.size() - 1) << "a time: " << messages;
     EXPECT_NE(decision.find("forest                       has no trees here"), std::string::npos)
         << decision;
-    EXPECT_EQ(times(run.err, call), 3u) << "a decision and two measurements: " << run.err;
+    EXPECT_EQ(times(told, call), 3u) << "a decision and two measurements: " << told;
   }
 }
 
@@ -140,16 +157,9 @@ TEST_F(Routing, ARuleOfTheUserIsFollowedInItsRangeAndNamed) {
                                   "algorithm = \"ring\"\n"
                                   "bytes_min = \"4K\"\n"
                                   "slice_bytes = 8192\n");
-  const CommandResult run = all_reduce({"WEIR_TUNING_FILE=" + rules});
-  ASSERT_EQ(run.status, 0) << run.out << run.err;
-  EXPECT_NE(run.err.find("all_reduce of 64 KiB float32 on 2 ranks: ring, rule of " + rules + ":1"),
-            std::string::npos)
-      << run.err;
-  EXPECT_NE(run.err.find("slices of 8 KiB"), std::string::npos) << run.err;
-  const size_t small = run.err.find("all_reduce of 64 B float32 on 2 ranks: ");
-  ASSERT_NE(small, std::string::npos) << run.err;
-  const std::string line = run.err.substr(small, run.err.find('\n', small) - small);
-  EXPECT_EQ(line.find("rule of"), line.npos) << line;
+  (void)explained({"WEIR_TUNING_FILE=" + rules},
+                  {"all_reduce of 64 KiB float32 on 2 ranks: ring, rule of " + rules + ":1",
+                   "slices of 8 KiB", "all_reduce of 64 B float32 on 2 ranks: direct, "});
 }
 
 TEST_F(Routing, AWrongRuleStopsEveryRankWithFileLineAndReason) {

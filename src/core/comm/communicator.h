@@ -201,7 +201,7 @@ class Communicator {
   // Makes the progress that is possible without waiting. False when another thread is doing so.
   bool try_poll();
   // Of a communicator without requests: lets its transport go on with what is left of operations
-  // that are complete, as a small message that its network has not delivered. Now and then.
+  // that are complete, as a small message that its network has not delivered; every 20 ms at most.
   void tend(uint64_t now_ns);
   // Checks operations that no thread may be waiting for, and shows the peers that this rank lives:
   // for the progress thread, while no other thread waits.

@@ -170,7 +170,11 @@ void progress_others(const Communicator* mine) {
     for (size_t i = 0; i < std::min(count, kOthersPerTurn); ++i) {
       Communicator* const comm = it.communicators[it.next_other++ % count];
       if (comm == mine || comm->is_polled()) continue;
-      comm->has_requests() ? (void)comm->try_poll() : comm->tend(at_ns);
+      if (comm->has_requests()) {
+        comm->try_poll();
+      } else {
+        comm->tend(at_ns);
+      }
     }
   }
   run_ready();

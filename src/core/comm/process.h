@@ -16,7 +16,7 @@ void request_started();
 // The same whatever WEIR_PROGRESS_THREAD says: for operations that no thread waits for.
 void watch_requests();
 
-// Polls every communicator but `mine` that has requests in flight, and tends the others.
+// Of the other communicators, polls those that have requests in flight and tends the rest.
 void progress_others(const Communicator* mine);
 
 }  // namespace weir::comm

@@ -158,7 +158,8 @@ class Rail {
   //
   // Before the first measurement, the rate is the fastest at which bytes were seen to leave the
   // socket. When they leave it at less than half of the rate for 50 ms, although the peer reads,
-  // the rate becomes what was seen, and measuring begins anew.
+  // the rate becomes what was seen, and measuring begins anew; likewise when bytes that have all
+  // arrived took that long (take_latest_pace).
   double rate() const { return rate_; }
   bool is_measured() const { return is_measured_; }  // else it is a guess
   // Longest fragment that is good for this rail, and the shortest that is good for one so fast.
