@@ -87,7 +87,7 @@ using Subject = std::array<uint32_t, 3>;
 
 class Handshake {
  public:
-  static constexpr uint16_t kProtocolVersion = 3;
+  static constexpr uint16_t kProtocolVersion = 4;
   static constexpr size_t kNonceBytes = 32;
   static constexpr size_t kHeaderBytes = 16;
   static constexpr size_t kFrameBytesMax = kHeaderBytes + 24 + kMacBytes;

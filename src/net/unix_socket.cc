@@ -61,4 +61,9 @@ bool peer_process(int connection, pid_t* process, uid_t* user) {
   return true;
 }
 
+bool peer_of_same_user(int connection, pid_t* process) {
+  uid_t user = 0;
+  return peer_process(connection, process, &user) && user == geteuid();
+}
+
 }  // namespace weir::net

@@ -20,5 +20,7 @@ int accept_locally(int listener);
 // The process that connected, or that listens. It is 0 when it is in a namespace that this process
 // cannot see. False: the kernel does not say.
 bool peer_process(int connection, pid_t* process, uid_t* user);
+// `peer_process` where it runs as the same user; false also if that is not known.
+bool peer_of_same_user(int connection, pid_t* process);
 
 }  // namespace weir::net

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <time.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -254,6 +255,78 @@ TEST_F(Rails, ALinkThatIsCutLosesNoMessageOfACommunicatorThatNobodyWaitsFor) {
       if (cutter.joinable()) cutter.join();
       EXPECT_EQ(weir_comm_destroy(second), WEIR_OK);
     });
+  }
+}
+
+// Cuts the links in turns, until `ends`; never both.
+void cut_in_turns(const std::atomic<bool>& ends) {
+  for (bool first = true; !ends; first = !first) {
+    const char* device = first ? "eth0" : "eth1";
+    set_link(device, false);
+    usleep(1'700'000);
+    set_link(device, true);
+    for (int i = 0; i < 25 && !ends; ++i) usleep(100'000);
+  }
+}
+
+void make_and_use(weir_comm_t parent, int rank, bool splits) {
+  weir_comm_t made = nullptr;
+  weir_unique_id_t id = {};
+  if (splits) {
+    ASSERT_EQ(weir_comm_split(parent, 0, rank, nullptr, &made), WEIR_OK) << weir_last_error(parent);
+  } else {
+    if (rank == 0) {
+      ASSERT_EQ(weir_get_unique_id(&id), WEIR_OK) << weir_last_error(nullptr);
+    }
+    ASSERT_EQ(weir_broadcast(parent, &id, &id, sizeof id, WEIR_UINT8, 0, nullptr), WEIR_OK)
+        << weir_last_error(parent);
+    weir_comm_config_t config = WEIR_COMM_CONFIG_INIT;
+    config.timeout_ms = 10'000;
+    ASSERT_EQ(weir_comm_create(&made, 2, &id, rank, &config), WEIR_OK) << weir_last_error(nullptr);
+  }
+  reduce_exactly(made, rank, 1000);
+  ASSERT_EQ(weir_comm_destroy(made), WEIR_OK) << weir_last_error(nullptr);
+}
+
+TEST_F(Rails, CommunicatorsAreMadeWhileLinksAreCutInTurns) {
+  run_in_lab(two_links(), [](int rank, weir_comm_t comm) {
+    ASSERT_EQ(weir_comm_set_timeout(comm, 10'000), WEIR_OK);
+    std::atomic<bool> ends{false};
+    std::thread cutter;
+    if (rank == 1) cutter = std::thread([&] { cut_in_turns(ends); });
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(25);
+    int32_t goes_on = 1;
+    for (int i = 0; goes_on == 1 && !testing::Test::HasFailure(); ++i) {
+      make_and_use(comm, rank, i % 2 == 0);
+      goes_on = std::chrono::steady_clock::now() < end ? 1 : 0;
+      EXPECT_EQ(weir_all_reduce(comm, &goes_on, &goes_on, 1, WEIR_INT32, WEIR_MIN, nullptr),
+                WEIR_OK)
+          << weir_last_error(comm);
+    }
+    ends = true;
+    if (cutter.joinable()) cutter.join();
+  });
+}
+
+// For longer than the kernel waits for an answer, 30 s.
+TEST_F(Rails, ALinkThatStaysCutEndsNoCommunicator) {
+  for (const char* device : {"eth0", "eth1"}) {
+    run_in_lab(two_links(), [&](int rank, weir_comm_t comm) {
+      ASSERT_EQ(weir_comm_set_timeout(comm, 10'000), WEIR_OK);
+      reduce_exactly(comm, rank, kMiB);
+      if (rank == 1) set_link(device, false);
+      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(35);
+      int32_t goes_on = 1;
+      while (goes_on == 1 && !testing::Test::HasFatalFailure()) {
+        reduce_exactly(comm, rank, 1000);
+        usleep(5'000);
+        goes_on = std::chrono::steady_clock::now() < end ? 1 : 0;
+        ASSERT_EQ(weir_all_reduce(comm, &goes_on, &goes_on, 1, WEIR_INT32, WEIR_MIN, nullptr),
+                  WEIR_OK)
+            << weir_last_error(comm);
+      }
+    });
+    if (HasFailure()) return;
   }
 }
 

@@ -251,6 +251,7 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   const Place reach = anywhere ? place : Place();
   StartTimes& times = start_times_;
   joining.began_ns = began_ns;
+  joining.meanwhile = [] { progress_others(nullptr); };
   auto bootstrap = Bootstrap::join(secret, rank, rank_count, deadline_ns, reach, joining);
   if (!bootstrap.ok()) return bootstrap.status();
   if (!programs_status.ok()) {

@@ -13,6 +13,7 @@
 #include "core/base/clock.h"
 #include "core/base/rank_list.h"
 #include "core/comm/communicator.h"
+#include "core/comm/process.h"
 #include "core/comm/start/bootstrap.h"
 
 namespace weir::comm {
@@ -23,6 +24,7 @@ JoinOptions Communicator::joining_in(const char* call, const std::set<Rank>& oth
     return health_.check_survivors(others, call,
                                    "weir_comm_shrink makes a communicator without lost ranks");
   };
+  joining.meanwhile = [] { progress_others(nullptr); };
   joining.remedy = fmt::format("every rank of '{}' must call {}", state_.name, call);
   return joining;
 }

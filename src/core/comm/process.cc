@@ -166,7 +166,7 @@ void progress_others(const Communicator* mine) {
     const std::unique_lock lock(it.lock, std::try_to_lock);
     if (!lock.owns_lock()) return;
     const size_t count = it.communicators.size();
-    const uint64_t at_ns = count > 1 ? now_ns() : 0;
+    const uint64_t at_ns = count > 1 || mine == nullptr ? now_ns() : 0;
     for (size_t i = 0; i < std::min(count, kOthersPerTurn); ++i) {
       Communicator* const comm = it.communicators[it.next_other++ % count];
       if (comm == mine || comm->is_polled()) continue;

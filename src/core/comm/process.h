@@ -16,7 +16,8 @@ void request_started();
 // The same whatever WEIR_PROGRESS_THREAD says: for operations that no thread waits for.
 void watch_requests();
 
-// Of the other communicators, polls those that have requests in flight and tends the rest.
+// Of the other communicators, or of all (null), polls those that have requests in flight and tends
+// the rest.
 void progress_others(const Communicator* mine);
 
 }  // namespace weir::comm

@@ -39,6 +39,7 @@ bool fits(Frame::Kind kind, size_t bytes) {
     case Frame::Kind::kMessage:
       return bytes <= kMessageBytesMax;
     case Frame::Kind::kBye:
+    case Frame::Kind::kReceived:
       return bytes == 0;
     case Frame::Kind::kWantDescriptor:
     case Frame::Kind::kDescriptor:

@@ -25,6 +25,7 @@
 //                      copy it. Only on a Unix socket
 //   6 kStart           while ranks look for each other (core/comm/start/bootstrap_node.h); at most
 //                      kStartBytesMax
+//   7 kReceived        none; version: how many messages of the peer have come, over all links with it
 #pragma once
 
 #include <cstddef>
@@ -54,6 +55,7 @@ struct Frame {
     kWantDescriptor = 4,
     kDescriptor = 5,
     kStart = 6,
+    kReceived = 7,
   };
   static constexpr uint8_t kWithoutDescriptor = 1;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The network's state and its interface; socket_network_links.cc makes and serves connections,
-// socket_network_transports.cc those of transports.
+// The network's state and its interface; socket_network_dials.cc begins connections,
+// socket_network_links.cc accepts and serves them, socket_network_transports.cc hands over those of
+// transports.
 #include "core/control/socket_network.h"
 
 #include <errno.h>
@@ -187,11 +188,11 @@ Status SocketNetwork::join(const std::vector<std::string>& addresses, uint64_t d
   neighbors_ = neighbors(config_.rank, config_.rank_count);
   for (const Rank p : neighbors_) {
     peers_[p].is_neighbor = true;
-    if (p < config_.rank && !has_link(p)) dial(p, false);
+    if (p < config_.rank && !has_link(p)) dial(p, Aim::kConnect);
   }
   for (Rank p = 0; p < config_.rank_count; ++p) {
     const bool waits = !peers_[p].outbox.empty();
-    if (waits && !has_link(p) && dial_of(p) == nullptr) dial(p, false);
+    if (waits && !has_link(p) && dial_of(p) == nullptr) dial(p, Aim::kConnect);
   }
   reactor_->wake();
   uint64_t lacking_since_ns = now_ns();
@@ -342,16 +343,18 @@ Status SocketNetwork::send(Rank peer, uint8_t channel, std::string_view message)
   }
   Peer& to = peers_[peer];
   const int index = to.link;
-  if (index >= 0 && !connections_[static_cast<size_t>(index)].closing) {
+  if (index >= 0) {
     Connection& one = connections_[static_cast<size_t>(index)];
     one.used_ns = now_ns();
-    one.link->queue({Frame::Kind::kMessage, channel, 0, 0, message});
-    push(index);
-    return Status();
+    if (one.confirmed && !one.closing) {
+      queue_message(index, {channel, std::string(message)});
+      push(index);
+      return Status();
+    }
   }
   to.outbox.push_back({channel, std::string(message)});
   // Before join no rank's address is known.
-  if (index < 0 && dial_of(peer) == nullptr && !addresses_.empty()) dial(peer, false);
+  if (index < 0 && dial_of(peer) == nullptr && !addresses_.empty()) dial(peer, Aim::kConnect);
   reactor_->wake();
   return Status();
 }
@@ -452,7 +455,7 @@ Result<int> SocketNetwork::fetch(Rank peer, const Key& key, uint64_t deadline_ns
         {Frame::Kind::kWantDescriptor, 0, 0, 0, bytes});
     push(link);
   } else if (link < 0 && dial_of(peer) == nullptr) {
-    dial(peer, false);
+    dial(peer, Aim::kConnect);
     reactor_->wake();
   }
   Status status;

@@ -81,15 +81,24 @@ class SocketNetwork final : public Network, private Reactor::Client {
     std::string why{};
     std::string device{};
   };
+  enum class Aim : uint8_t {
+    kConnect,  // there is no link yet, or a connection of a transport is wanted
+    kReroute,  // the peer's host does not answer over the link
+    kResume,   // the link broke: the rank has ended, or a new link takes the place of that one
+    kVerify,   // what came over the link was no peer's: does the rank still live?
+  };
   // Attempts to make a link to a rank, or a connection of a transport.
   struct Dial {
+    Aim aim = Aim::kConnect;
     std::vector<Candidate> candidates;
-    size_t next = 0;           // candidate to be tried next
-    uint64_t next_ns = 0;      // when
-    uint32_t round_count = 0;  // all candidates were tried
-    int proving = -1;          // connection that has answered; -1: none
-    std::string refusal;       // why the latest one that answered did not accept; "": none
-    bool verifies = false;     // whether a rank whose link has ended still lives
+    size_t next = 0;              // candidate to be tried next
+    uint64_t next_ns = 0;         // when
+    uint32_t round_count = 0;     // all candidates were tried
+    int proving = -1;             // connection that has answered; -1: none
+    uint64_t proving_ns = 0;      // since when
+    uint32_t unproven_count = 0;  // connections that have answered, and then no longer
+    bool has_answered = false;
+    std::string refusal;  // why the latest one that answered did not accept; "": none
     uint64_t give_up_ns = UINT64_MAX;
     std::string failure;      // of the latest attempt
     std::string passed_over;  // failures of the first round
@@ -106,6 +115,10 @@ class SocketNetwork final : public Network, private Reactor::Client {
     net::IpAddress from{};
     uint32_t generation = 0;    // of this place in the list
     uint32_t events = 0;        // that epoll waits for
+    uint64_t begun_ns = 0;      // client
+    uint32_t number = 0;        // of links: how many this rank and the peer have made
+    uint64_t made_ns = 0;       // of links
+    bool confirmed = false;     // of links: the peer has this link, and messages may leave
     uint64_t used_ns = 0;       // when anything but states was last sent or received
     bool closing = false;       // kBye was sent or received; nothing more is queued
     bool heard_bye = false;     // kBye was received: this end closes once all has left
@@ -125,7 +138,15 @@ class SocketNetwork final : public Network, private Reactor::Client {
     int link = -1;            // connection; -1: none
     int process = -1;         // pidfd
     bool is_neighbor = false;
+    uint32_t link_count = 0;     // links that were made
+    uint64_t reroute_ns = 0;     // not before
+    uint32_t reroute_count = 0;  // since the peer's host last answered
     std::deque<Message> outbox;  // messages that wait for a link
+    std::deque<Message> kept;    // those sent last, which the peer may not have received
+    uint32_t sent_count = 0;     // messages, modulo 2^32
+    uint32_t received_count = 0;
+    uint32_t told_count = 0;  // of received_count, as the peer knows it
+    size_t untold_bytes = 0;
     std::deque<Message> inbox;
     std::vector<Key> wants;  // descriptors that it has requested and that are not offered yet
   };
@@ -151,7 +172,9 @@ class SocketNetwork final : public Network, private Reactor::Client {
   explicit SocketNetwork(const NetworkConfig& config);
   // The rank to which a connection leads, and its purpose.
   using Target = std::pair<Rank, net::Subject>;
+  // Of every link; its claim has the link's number as second word.
   static constexpr net::Subject kLinkSubject{};
+  static bool is_of_link(const net::Subject& subject) { return subject[0] == kLinkSubject[0]; }
 
   Status unpack(Rank rank, const std::string& address, NetworkAddress* to) const;
   void close_unneeded();
@@ -169,7 +192,13 @@ class SocketNetwork final : public Network, private Reactor::Client {
   void take_in(std::vector<Acceptor::Arrival> arrivals);
   void take_in(Acceptor::Arrival arrival);
   void find_candidates(Rank peer, std::vector<Candidate>* candidates) const;
-  void dial(Rank peer, bool verifies);
+  void dial(Rank peer, Aim aim);
+  void go_on_dialing(uint64_t now_ns);
+  void begin_proving(Dial* dial, int index);
+  void reroute(int index, uint64_t now_ns);
+  void end_reroute(Rank peer);
+  void replace_link(Rank rank, bool has_misbehaved, uint64_t begin_ns);
+  void end_link_dial(Rank peer);
   const Dial* dial_of(Rank peer, const net::Subject& subject = kLinkSubject) const;
   Dial* dial_of(Rank peer, const net::Subject& subject = kLinkSubject);
   void end_dial(Rank peer, const net::Subject& subject = kLinkSubject);
@@ -179,9 +208,15 @@ class SocketNetwork final : public Network, private Reactor::Client {
   void attempt_failed(int index, int error_number);
   void serve(int index, uint32_t events);
   void proven(int index);
+  bool may_link(Rank rank, uint32_t number) const;
+  void queue_message(int index, Message message);
+  void tell_received(int index);
+  bool take_received(int index, uint32_t count);
+  void confirm(int index);
   void hand_over(int index);
   void set_life(Rank rank, Life life, uint8_t flags = 0);
-  void link_ended(int index, bool in_order);
+  enum class End : uint8_t { kInOrder, kBroken, kMisbehaved };
+  void link_ended(int index, End end);
   void mend_ring();
   bool is_missing(Rank rank) const { return peers_[rank].is_neighbor && !has_link(rank); }
   bool take_frame(int index, const Frame& frame);

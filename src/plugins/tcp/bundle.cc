@@ -51,6 +51,7 @@ void Bundle::attach(uint32_t rail, Stream data, Stream control, uint32_t returns
   link.down = link.is_fresh = false;
   link.peer_closed = false;
   link.returns = returns;
+  link.late_ns = left() ? clock_() : 0;
   link.told_bytes = rails_[rail].received_bytes();
   rails_[rail].attach(data, clock_());
   controls_[rail].attach(control);
@@ -583,6 +584,7 @@ void Bundle::drive() {
   const bool sends = std::any_of(std::begin(lanes_), std::end(lanes_),
                                  [](const Lane& lane) { return lane.send.head != nullptr; });
   if (sends || pending_ == 0 || down_count_ > 0 || ++drives_ % 16 == 0) take_states();
+  if (begun_ && up_count() == 0 && !awaits_first()) return fail_all(WEIR_ERROR_PEER_LOST, 0);
   correct_rates();
   schedule(now_ns_);
   push();

@@ -127,7 +127,7 @@ class Bundle final : private Receiver {
   uint32_t up_count() const { return rail_count() - down_count_; }
   // There are data that no rail has been given yet.
   bool has_unsent() const;
-  // No rail leads to the peer yet, but one is being connected for the first time.
+  // No rail leads to the peer, but one is being connected for the first time.
   bool awaits_first() const;
   // The peer comes back with a rail whose latest connection it never had.
   void forget_connection(uint32_t rail);
@@ -143,6 +143,8 @@ class Bundle final : private Receiver {
   void leave();
   // Sends what has been copied but not sent; true when nothing is left.
   bool flush();
+  // The peer's host has all that was sent.
+  bool is_acknowledged() const;
 
  private:
   static constexpr uint64_t kSend = 1;
@@ -180,6 +182,7 @@ class Bundle final : private Receiver {
   struct Link {
     bool down = true;
     bool is_fresh = true;     // it has never been connected
+    uint64_t late_ns = 0;     // when it was attached, if the peer had left before
     uint32_t late_looks = 0;  // at which it had far too much ahead, one after the other
     uint64_t ending_ns = 0;   // since when its data connection has ended; 0: it has not
     uint32_t returns = 0;
@@ -259,6 +262,7 @@ class Bundle final : private Receiver {
   std::unique_ptr<unsigned char[]> early_;
   uint64_t now_ns_ = 0;
   uint64_t looked_ns_ = 0;
+  uint64_t none_up_ns_ = 0;  // since when no rail has been up
   uint32_t drives_ = 0;
   uint32_t news_ = 0;
 };

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The life of a bundle's rails: how a failed one is detected, taken out and brought back.
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,6 +27,9 @@ void Bundle::look_after(uint64_t now_ns) {
     if (links_[i].down) continue;
     if (controls_[i].lost()) {
       take_down(i, "its connection was closed");
+    } else if (links_[i].late_ns != 0 && now_ns - links_[i].late_ns > kGoodbyePatienceNs &&
+               rails_[i].received() == 0 && rails_[i].current() == nullptr) {
+      take_down(i, "the peer had left");
     } else if (up_count() > 1 && (Rail::is_stalled(rails_[i].fd(), kStallMs) ||
                                   Rail::is_stalled(controls_[i].fd(), kStallMs))) {
       take_down(i, "the peer's host does not answer over it");
@@ -89,11 +94,14 @@ void Bundle::take_down(uint32_t i, const char* reason) {
   rails_[i].detach();
   controls_[i].attach(Stream());
   urgent_ = true;
-  if (up_count() == 0 && !awaits_first()) fail_all(WEIR_ERROR_PEER_LOST, error_number);
+  if (up_count() != 0) return;
+  none_up_ns_ = now_ns_;
+  if (!awaits_first()) fail_all(WEIR_ERROR_PEER_LOST, error_number);
 }
 
 bool Bundle::may_return(uint32_t rail) const {
-  return links_[rail].down && links_[rail].peer_closed && !failed_ && !left();
+  const Link& link = links_[rail];
+  return link.down && link.peer_closed && !failed_ && (link.is_fresh || !left());
 }
 
 void Bundle::forget_connection(uint32_t i) {
@@ -141,13 +149,24 @@ void Bundle::listen() {
   for (Control& control : controls_) control.receive();
 }
 
+bool Bundle::is_acknowledged() const {
+  for (uint32_t i = 0; i < rail_count() && !failed_; ++i) {
+    int waiting = 0;
+    if (!links_[i].down && ioctl(rails_[i].fd(), SIOCOUTQ, &waiting) == 0 && waiting > 0) {
+      return false;
+    }
+  }
+  return homeless_.empty();
+}
+
 bool Bundle::left() const {
   return std::any_of(controls_.begin(), controls_.end(),
                      [](const Control& control) { return control.left(); });
 }
 
+// A peer that has left may have used a rail whose connection has not come yet.
 bool Bundle::awaits_first() const {
-  return up_count() == 0 && !failed_ && !left() &&
+  return up_count() == 0 && !failed_ && (!left() || now_ns_ - none_up_ns_ <= kGoodbyePatienceNs) &&
          std::any_of(links_.begin(), links_.end(), [](const Link& link) { return link.is_fresh; });
 }
 

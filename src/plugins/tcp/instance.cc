@@ -18,6 +18,8 @@ namespace {
 
 // Time for data that have not left, or whose memory the kernel holds, when a rank leaves.
 constexpr uint64_t kFarewellNs = 500'000'000;
+// The same for rails, of which a failed one is noticed after 0.5 s.
+constexpr uint64_t kRailsFarewellNs = 1'500'000'000;
 
 // Time limit for a lane's connection while nothing answers.
 constexpr uint64_t kConnectPatienceNs = 30'000'000'000;
@@ -30,11 +32,13 @@ bool has_left(const Instance* self, Peer* peer, uint32_t lane) {
   return peer->bundle != nullptr ? peer->bundle->left() : peer->lanes[lane].hear_goodbye();
 }
 
-void flush(Bundle* bundle) {
-  const uint64_t end = monotonic_ns() + kFarewellNs;
-  while (!bundle->flush() && monotonic_ns() < end) {
+// Until the peer's host has what was copied: a rail may have failed with it, and another rail
+// carries it then.
+void flush(Bundle* bundle, uint64_t until_ns) {
+  while (!(bundle->flush() && bundle->is_acknowledged()) && monotonic_ns() < until_ns) {
     const timespec pause = {0, 200'000};
     nanosleep(&pause, nullptr);
+    bundle->drive();
   }
 }
 
@@ -46,12 +50,14 @@ Instance::~Instance() {
   for (const int listener : listeners) close(listener);
   // A peer may use connections of which this rank has taken no notice yet, and awaits their
   // goodbye.
-  if (ends && joined) take_arrived(monotonic_ns());
-  const uint64_t patience_ns = ends ? monotonic_ns() + kFarewellNs : 0;
+  const uint64_t now_ns = monotonic_ns();
+  if (ends && joined) take_arrived(now_ns);
+  const uint64_t patience_ns = ends ? now_ns + kFarewellNs : 0;
+  const uint64_t rails_patience_ns = now_ns + kRailsFarewellNs;
   for (const std::unique_ptr<Peer>& peer : peers) {
     if (peer == nullptr || !ends) continue;
     if (Bundle* bundle = peer->bundle.get(); bundle != nullptr) {
-      flush(bundle);
+      flush(bundle, rails_patience_ns);
       for (uint32_t rail = 0; rail < bundle->rail_count(); ++rail) {
         bundle->control(rail).say_goodbye();
         bundle->control(rail).stream().shut();
@@ -255,10 +261,14 @@ void Instance::step(uint64_t now_ns) {
   // Asked first: connections that a peer made before it ended count.
   const bool looks = now_ns - waited_ns >= kWaitLookNs;
   std::vector<bool> gone;
+  std::vector<bool> gone_bundles;
   if (looks) {
     waited_ns = now_ns;
     for (Channel* channel = active; channel != nullptr; channel = channel->next_active) {
       gone.push_back(channel->is_waiting() && life(channel->peer) != WEIR_LIFE_HERE);
+    }
+    for (const uint32_t peer : active_bundles) {
+      gone_bundles.push_back(bundle_of(peer)->up_count() == 0 && life(peer) != WEIR_LIFE_HERE);
     }
   }
   take_arrived(now_ns);
@@ -277,9 +287,11 @@ void Instance::step(uint64_t now_ns) {
     if (since_ns == 0) since_ns = now_ns;
     if (now_ns - since_ns >= kReceiverConnectsNs) connect_lane(peer, channel->lane);
   }
+  i = 0;
   for (const uint32_t peer : active_bundles) {
     Bundle* bundle = bundle_of(peer);
-    if (bundle->up_count() == 0 && life(peer) != WEIR_LIFE_HERE) {
+    const bool may_come = bundle->has_begun() && bundle->left() && bundle->awaits_first();
+    if (gone_bundles[i++] && bundle->up_count() == 0 && !may_come) {
       bundle->give_up(WEIR_ERROR_PEER_LOST, 0);
     }
   }

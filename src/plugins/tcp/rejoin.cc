@@ -100,7 +100,7 @@ void Rejoin::start(Peer* peer, uint32_t rail_index, uint64_t now_ns) {
   const Bundle& bundle = *peer->bundle;
   const uint32_t returns = bundle.returns(rail_index) + 1;
   const bool is_first = returns == 1;
-  if (!bundle.may_return(rail_index) || !(is_first || peer->is_lower)) return;
+  if (!bundle.may_return(rail_index) || bundle.left() || !(is_first || peer->is_lower)) return;
   const uint32_t before = peer->after[rail_index];
   if (is_first && before != rail_index && bundle.returns(before) == 0) return;
   // A peer that cannot be reached yet goes before one that could be reached faster.

@@ -125,7 +125,8 @@ TEST(Handshake, AServerThatDoesNotHoldTheSecretIsNotBelieved) {
   client.prove();
   (void)take(&client);
   // Reflects the client's own proof, or makes one up.
-  std::vector<unsigned char> welcome = {'W', 'E', 'I', 'R', 3, 0, 4, 0, 32, 0, 0, 0, 0, 0, 0, 0};
+  std::vector<unsigned char> welcome = {
+      'W', 'E', 'I', 'R', Handshake::kProtocolVersion, 0, 4, 0, 32, 0, 0, 0, 0, 0, 0, 0};
   welcome.resize(48, 0x5a);
   give(&client, welcome);
   EXPECT_EQ(client.state(), State::kRefused);

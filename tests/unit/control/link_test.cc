@@ -144,6 +144,7 @@ TEST_F(Links, FramesOfEveryKindArriveInOrderAndWhole) {
         {Frame::Kind::kWantDescriptor, 0, 0, 0, key},
         {Frame::Kind::kBye, 0, 0, 0, std::string_view()},
         {Frame::Kind::kStart, 4, 5, 6, "a message of the start"},
+        {Frame::Kind::kReceived, 0, 0, 7, std::string_view()},
     };
     for (const Frame& frame : frames) client_.link->queue(frame);
     ASSERT_TRUE(client_.link->flush());
@@ -239,7 +240,8 @@ TEST_F(Links, OversizedAndUnknownFramesEndTheLinkBeforeTheirPayload) {
   const std::pair<unsigned char, uint32_t> bad[] = {
       {0, 0},
       {6, kStartBytesMax + 1},
-      {7, 0},
+      {7, 1},
+      {8, 0},
       {255, 0},
       {1, kNoticeBytesMax + 1},
       {2, kMessageBytesMax + 1},

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The control network among ranks of one process, and of processes that die.
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -230,6 +233,72 @@ TEST_P(NetworkOver, WhoSaysMoreThanIsEverHeardIsCutOff) {
   EXPECT_TRUE(job.ranks[0]->is_cut_off(1)) << "it lives";
   EXPECT_EQ(job.ranks[0]->life(2), Life::kHere);
   EXPECT_EQ(job.ranks[2]->life(1), Life::kHere);
+}
+
+// Breaks the process's connections over TCP, with what is on its way.
+int break_connections() {
+  int count = 0;
+  for (int fd = 3; fd < 1024; ++fd) {
+    tcp_info info{};
+    socklen_t bytes = sizeof info;
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) continue;
+    if (info.tcpi_state != TCP_ESTABLISHED || shutdown(fd, SHUT_RDWR) != 0) continue;
+    ++count;
+  }
+  return count;
+}
+
+TEST_P(NetworkOver, LinksThatBreakAreMadeAgainAndLoseNoMessage) {
+  constexpr Rank kCount = 4;
+  constexpr int kMessages = 400;
+  Job job(kCount, GetParam().leaves_host, GetParam().tls);
+  std::atomic<bool> ends{false};
+  int broken = 0;
+  std::thread breaks([&] {
+    while (!ends) {
+      broken += break_connections();
+      std::this_thread::sleep_for(30ms);
+    }
+  });
+  const auto text_of = [](Rank from, Rank to, int i) {
+    const std::string head = std::to_string(from) + "-" + std::to_string(to) + "-";
+    return head + std::to_string(i) + std::string(static_cast<size_t>(i % 7 * 1000), 'm');
+  };
+  std::vector<int> arrived(size_t{kCount} * kCount);
+  const auto take = [&] {
+    int missing = 0;
+    for (Rank from = 0; from < kCount; ++from) {
+      for (Rank to = 0; to < kCount; ++to) {
+        int& count = arrived[from * kCount + to];
+        std::string text;
+        while (from != to && job.ranks[to]->receive(from, 0, &text)) {
+          EXPECT_EQ(text, text_of(from, to, count)) << "message " << count;
+          ++count;
+        }
+        missing += from != to ? kMessages - count : 0;
+      }
+    }
+    return missing;
+  };
+  for (int i = 0; i < kMessages; ++i) {
+    for (Rank from = 0; from < kCount; ++from) {
+      for (Rank to = 0; to < kCount; ++to) {
+        if (from == to) continue;
+        ASSERT_TRUE(job.ranks[from]->send(to, 0, text_of(from, to, i)).ok());
+      }
+    }
+    job.ranks[0]->show("notice " + std::to_string(i));
+    std::this_thread::sleep_for(2ms);
+    (void)take();
+  }
+  EXPECT_TRUE(becomes_true([&] { return take() == 0; }, 20 * kSecondNs))
+      << take() << " are missing";
+  ends = true;
+  breaks.join();
+  EXPECT_EQ(broken > 50, GetParam().leaves_host) << broken;
+  for (Rank r = 0; r < kCount; ++r) EXPECT_TRUE(everybody_sees(job, r, Life::kHere)) << r;
+  const std::string last = "notice " + std::to_string(kMessages - 1);
+  EXPECT_TRUE(becomes_true([&] { return everybody_shows(job, 0, last); }));
 }
 
 TEST_P(NetworkOver, TwoRanksThatSayNothingToEachOtherShareAKey) {

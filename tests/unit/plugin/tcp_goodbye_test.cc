@@ -93,6 +93,58 @@ TEST(TcpRejoin, AGoodbyeGoesOverTheOneConnectionOfARailThatHasCome) {
   peer.stream().close();
 }
 
+struct Ends {
+  Ends() {
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, data), 0);
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, control), 0);
+  }
+  int data[2] = {-1, -1};
+  int control[2] = {-1, -1};
+};
+
+// Its goodbye comes over the rail that both have; the message is on the one whose connections this
+// rank has not taken yet.
+TEST(TcpRejoin, AMessageOfAPeerThatHasLeftComesOverARailThatComesLater) {
+  for (const bool comes : {true, false}) {
+    Bundle bundle(2);
+    NoConnector connector;
+    Rejoin rejoin(Report{nullptr}, &connector);
+    rejoin.add(0, true, &bundle, std::vector<std::vector<Way>>(2, std::vector<Way>(1)));
+    const Ends first, second;
+    rejoin.joined(0, {kControlLane, 0, 2, 1}, Stream(first.control[0]), 0);
+    rejoin.joined(0, {kRailLane, 0, 2, 1}, Stream(first.data[0]), 0);
+    ASSERT_EQ(bundle.up_count(), 1u);
+    Bundle peer(2);
+    peer.attach(1, Stream(second.data[1]), Stream(second.control[1]), 1);
+    uint64_t sent = 7, got = 0;
+    Op out{}, in{};
+    ASSERT_EQ(peer.post_send(0, &sent, sizeof sent, &out), WEIR_OK);
+    ASSERT_EQ(bundle.post_recv(0, &got, sizeof got, &in), WEIR_IN_PROGRESS);
+    Control goodbye;
+    goodbye.attach(Stream(first.control[1]));
+    goodbye.say_goodbye();
+    goodbye.stream().close();
+    close(first.data[1]);
+    const uint64_t began_ns = plugins::monotonic_ns();
+    while (!bundle.left()) bundle.drive();
+    EXPECT_EQ(in.state, kOpPending);
+    if (comes) {
+      rejoin.joined(0, {kControlLane, 1, 2, 1}, Stream(second.control[0]), 0);
+      rejoin.joined(0, {kRailLane, 1, 2, 1}, Stream(second.data[0]), 0);
+    }
+    while (in.state == kOpPending && plugins::monotonic_ns() < began_ns + kPatienceNs) {
+      peer.drive();
+      bundle.drive();
+    }
+    EXPECT_EQ(in.state, comes ? kOpDone : kOpFailed + WEIR_ERROR_PEER_LOST);
+    EXPECT_EQ(got, comes ? 7u : 0u);
+    if (comes) continue;
+    EXPECT_GE(plugins::monotonic_ns() - began_ns, 400'000'000u) << "it may still come";
+    close(second.data[0]);
+    close(second.control[0]);
+  }
+}
+
 // As where only the network between them is gone.
 TEST_F(TcpGoodbye, APeerWhoseRailsHaveAllEndedCannotBeReachedAndIsNotDead) {
   ASSERT_NO_FATAL_FAILURE(join("2"));

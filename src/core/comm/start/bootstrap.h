@@ -38,6 +38,8 @@ using StillPossible = std::function<Status()>;
 struct JoinOptions {
   LookAgain look_again{};          // may be empty; with it the root is rank 0
   StillPossible still_possible{};  // may be empty
+  // Called every 20 ms while a call waits for other ranks, which may wait for this one elsewhere.
+  std::function<void()> meanwhile{};  // may be empty
   // When the time up to the deadline began, for the text of a timeout; 0: now.
   uint64_t began_ns = 0;
   // What to do about ranks that do not come; "": start them.

@@ -35,6 +35,8 @@ constexpr uint64_t kLaterRanksNs = 2'000'000'000;
 constexpr size_t kWaitingMax = 64;
 // Between two calls of `still_possible`.
 constexpr uint64_t kCheckNs = 20'000'000;
+// The same of `meanwhile`.
+constexpr uint64_t kOtherWorkNs = 20'000'000;
 // A rank that is redirected more often than this starts again.
 constexpr int kRedirectsMax = 32;
 // How long a rank that has proven itself may take to say whether it admits us.
@@ -116,6 +118,7 @@ Status Tree::find_place() {
     if (!looked.ok()) return end(looked);
     if (node_.is_root() || node_.has_parent()) return Status();
     const uint64_t now = now_ns();
+    do_other_work(now);
     const Status possible = check_still_possible();
     if (!possible.ok()) return end(possible);
     if (now >= self_.deadline_ns) return end(nobody_listens());
@@ -294,6 +297,13 @@ Status Tree::check_still_possible() {
   return options_.join.still_possible();
 }
 
+void Tree::do_other_work(uint64_t now) {
+  if (!options_.join.meanwhile || now < next_other_work_ns_) return;
+  // Most calls end before.
+  if (next_other_work_ns_ != 0) options_.join.meanwhile();
+  next_other_work_ns_ = now + kOtherWorkNs;
+}
+
 Status Tree::nobody_listens() const {
   const uint64_t began_ns = options_.join.began_ns == 0 ? start_ns_ : options_.join.began_ns;
   const double seconds = static_cast<double>(now_ns() - began_ns) * 1e-9;
@@ -350,6 +360,7 @@ Status Tree::work(uint64_t until_ns) {
       const Status possible = check_still_possible();
       if (!possible.ok()) node_.fail(possible);
     }
+    do_other_work(now);
     node_.end_turn(now);
     send();
     if (!node_.busy()) break;
@@ -360,6 +371,7 @@ Status Tree::work(uint64_t until_ns) {
     }
     uint64_t wake_ns = std::min(node_.expiry_ns(), until_ns);
     if (options_.join.still_possible && !joined_) wake_ns = std::min(wake_ns, next_check_ns_);
+    if (options_.join.meanwhile) wake_ns = std::min(wake_ns, next_other_work_ns_);
     entries.clear();
     for (const auto& acceptor : acceptors_) {
       entries.push_back({acceptor->fd(), POLLIN, 0});
@@ -516,6 +528,7 @@ void Tree::deliver() {
 }
 
 Status Tree::look() {
+  do_other_work(now_ns());
   for (Connection& one : connections_) read(&one);
   node_.look(Node::Look::kAll);
   if (!node_.status().ok()) say_farewell();

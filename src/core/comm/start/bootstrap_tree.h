@@ -65,6 +65,7 @@ class Tree final : public Bootstrap {
   Status nobody_listens() const;
   // Asks now and then, through `still_possible`, whether all ranks can still come.
   Status check_still_possible();
+  void do_other_work(uint64_t now_ns);
   std::string remark() const;  // on ranks that have not joined
   // Runs the node until it is done, at most until `until_ns`.
   Status work(uint64_t until_ns);
@@ -99,6 +100,7 @@ class Tree final : public Bootstrap {
   Node::Link next_number_ = 1;
   uint32_t look_count_ = 0;
   uint64_t next_look_ns_ = 0;
+  uint64_t next_other_work_ns_ = 0;
   uint64_t next_check_ns_ = 0;
   uint64_t start_ns_ = 0;
 };

@@ -177,7 +177,7 @@ TEST(BootstrapIntruder, IsMentionedWhenRanksAreMissing) {
   thread.join();
   EXPECT_EQ(zero.status.code(), Code::kTimeout);
   EXPECT_THAT(zero.status.text(), HasSubstr("ranks 1, 2 of 3 have not joined"));
-  EXPECT_THAT(zero.status.text(), HasSubstr("1 with protocol version 9 (this is version 3)"));
+  EXPECT_THAT(zero.status.text(), HasSubstr("1 with protocol version 9 (this is version 4)"));
   EXPECT_THAT(zero.status.text(), HasSubstr("1 of another protocol"));
   EXPECT_THAT(zero.status.text(), HasSubstr("process " + std::to_string(getpid())));
 }
@@ -372,7 +372,7 @@ TEST(BootstrapFalseHost, OfAnotherVersionIsRefusedAndBothAreNamed) {
           status_against_host(fresh_secret(), [&](Stranger* host) { host->send(answer); });
       EXPECT_EQ(status.code(), Code::kRefused);
       EXPECT_THAT(status.text(),
-                  HasSubstr("protocol version " + std::to_string(version) + ", rank 1 version 3"));
+                  HasSubstr("protocol version " + std::to_string(version) + ", rank 1 version 4"));
     }
   }
 }

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <thread>
 
 #include "core/base/clock.h"
@@ -50,6 +51,29 @@ TEST(RankList, StopsAfterSixteenItemsAndCountsTheRest) {
   for (Rank rank = 0; rank < 100; rank += 2) even.push_back(rank);
   EXPECT_EQ(describe_ranks(even),
             "ranks 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30 and 34 more");
+}
+
+// A rank that waits for others, while they join and afterwards, does other work now and then.
+TEST(Bootstrap, WhoWaitsDoesOtherWorkMeanwhile) {
+  const Secret secret = fresh_secret();
+  std::atomic<int> before{0};
+  std::atomic<int> after{0};
+  std::atomic<bool> have_joined{false};
+  std::thread late([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    auto joined = Bootstrap::join(secret, 1, 2, deadline_in_ms(20'000));
+    ASSERT_TRUE(joined.ok()) << joined.status().text();
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    EXPECT_TRUE(joined.value()->all_gather("1", deadline_in_ms(20'000)).ok());
+  });
+  auto joined = Bootstrap::join(secret, 0, 2, deadline_in_ms(20'000), {},
+                                {.meanwhile = [&] { have_joined ? ++after : ++before; }});
+  have_joined = true;
+  ASSERT_TRUE(joined.ok()) << joined.status().text();
+  EXPECT_TRUE(joined.value()->all_gather("0", deadline_in_ms(20'000)).ok());
+  late.join();
+  EXPECT_GE(before, 3);
+  EXPECT_GE(after, 3);
 }
 
 TEST(Bootstrap, OneRankOpensNothing) {
