@@ -25,7 +25,7 @@
 //                      copy it. Only on a Unix socket
 //   6 kStart           while ranks look for each other (core/comm/start/bootstrap_node.h); at most
 //                      kStartBytesMax
-//   7 kReceived        none; version: how many messages of the peer have come, over all links with it
+//   7 kReceived        none; version: how many messages of the peer have come, over all its links
 #pragma once
 
 #include <cstddef>
