@@ -117,4 +117,15 @@ void prepare_stream(int fd) {
   (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &kUnansweredMs, sizeof kUnansweredMs);
 }
 
+bool is_stalled(int fd, uint32_t patience_ms) {
+  tcp_info info{};
+  socklen_t bytes = sizeof info;
+  if (fd < 0 || getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return false;
+  // Where the own interface is down nothing is sent, and the kernel probes as with a closed window,
+  // of which a peer that lives answers each probe.
+  const bool unanswered =
+      (info.tcpi_unacked > 0 && info.tcpi_retransmits > 0) || info.tcpi_probes >= 2;
+  return unanswered && info.tcpi_last_ack_recv >= patience_ms;
+}
+
 }  // namespace weir::net

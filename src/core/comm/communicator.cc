@@ -251,7 +251,12 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   const Place reach = anywhere ? place : Place();
   StartTimes& times = start_times_;
   joining.began_ns = began_ns;
-  joining.meanwhile = [] { progress_others(nullptr); };
+  joining.meanwhile = [this] {
+    progress_others(nullptr);
+    // A link may fail with a message of a measurement that this rank has finished.
+    const engine::Context& its = state_.context;
+    if (is_connected_ && !its.mapped()) its.transport->progress(its.instance);
+  };
   auto bootstrap = Bootstrap::join(secret, rank, rank_count, deadline_ns, reach, joining);
   if (!bootstrap.ok()) return bootstrap.status();
   if (!programs_status.ok()) {
@@ -376,6 +381,7 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   };
   if (!joined.ok()) return give_up(joined.with_context("control network"));
   if (!connected.ok()) return give_up(connected);
+  is_connected_ = true;
   times.mark(&times.connect_ns);
   if (const std::string parts = plugin::describe_parts(*context.transport);
       settings.explain && rank == 0 && !parts.empty()) {

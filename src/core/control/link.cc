@@ -14,6 +14,7 @@
 #include <cstring>
 #include <utility>
 
+#include "net/ip_socket.h"
 #include "net/little_endian.h"
 
 namespace weir::control {
@@ -284,6 +285,10 @@ int Link::take_descriptor() {
   const int fd = descriptors_.front();
   descriptors_.pop_front();
   return fd;
+}
+
+bool Link::is_stalled(uint32_t patience_ms) const {
+  return !is_local_ && net::is_stalled(fd(), patience_ms);
 }
 
 bool Link::is_acknowledged() const {

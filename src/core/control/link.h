@@ -113,6 +113,8 @@ class Link {
   net::Stream take_stream() { return std::move(stream_); }
   // The peer's host has acknowledged all that was sent, or cannot tell.
   bool is_acknowledged() const;
+  // It has not answered for so long, although something was sent again.
+  bool is_stalled(uint32_t patience_ms) const;
 
  private:
   bool read_more(bool* any);

@@ -91,12 +91,12 @@ class SocketNetwork final : public Network, private Reactor::Client {
   struct Dial {
     Aim aim = Aim::kConnect;
     std::vector<Candidate> candidates;
-    size_t next = 0;              // candidate to be tried next
-    uint64_t next_ns = 0;         // when
-    uint32_t round_count = 0;     // all candidates were tried
-    int proving = -1;             // connection that has answered; -1: none
-    uint64_t proving_ns = 0;      // since when
-    uint32_t unproven_count = 0;  // connections that have answered, and then no longer
+    size_t next = 0;                // candidate to be tried next
+    uint64_t next_ns = 0;           // when
+    uint32_t round_count = 0;       // all candidates were tried
+    int proving = -1;               // connection that has answered; -1: none
+    uint64_t proving_ns = 0;        // since when
+    uint32_t unanswered_count = 0;  // attempts that were ended because no answer came
     bool has_answered = false;
     std::string refusal;  // why the latest one that answered did not accept; "": none
     uint64_t give_up_ns = UINT64_MAX;

@@ -37,15 +37,16 @@ constexpr uint64_t kResumeNs = 10'000'000'000;
 constexpr uint64_t kRerouteNs = 2'000'000'000;
 constexpr uint64_t kReroutePauseNs = 1'000'000'000;
 constexpr uint32_t kReroutePauseDoublings = 5;
-// A path may fail at any time: how long an attempt at an address waits for the peer's host, and for
-// the peer, and at first for its word about the proof.
+// A path may fail at any time: how long the first attempt at an address waits for the peer's host,
+// for the peer, and for its word about the proof. Each further one waits twice as long, since a
+// network may be slow.
 constexpr uint64_t kHostAnswersNs = 1'000'000'000;
 constexpr uint64_t kPeerAnswersNs = 5'000'000'000;
 constexpr uint64_t kWelcomeNs = 1'000'000'000;
-constexpr uint32_t kWelcomeDoublings = 3;
+constexpr uint32_t kPatienceDoublings = 5;
 
-uint64_t welcome_patience_ns(uint32_t unproven_count) {
-  return kWelcomeNs << std::min(unproven_count, kWelcomeDoublings);
+uint64_t patience_ns(uint64_t first_ns, uint32_t failed_count) {
+  return first_ns << std::min(failed_count, kPatienceDoublings);
 }
 
 // The address of the other end; not valid if it is not known.
@@ -183,7 +184,7 @@ void SocketNetwork::begin_proving(Dial* dial, int index) {
   dial->proving_ns = now;
   if (dial->aim == Aim::kResume && !dial->has_answered) dial->give_up_ns = now + kResumeNs;
   dial->has_answered = true;
-  schedule(std::min(dial->give_up_ns, now + welcome_patience_ns(dial->unproven_count)));
+  schedule(std::min(dial->give_up_ns, now + patience_ns(kWelcomeNs, dial->unanswered_count)));
 }
 
 // No link has come of it in time.
@@ -246,10 +247,11 @@ void SocketNetwork::dial_next(const Target& target, uint64_t now) {
       continue;
     }
     const bool host_answers = !one.connecting && one.link->is_acknowledged();
-    if (candidate.is_local ||
-        now < one.begun_ns + (host_answers ? kPeerAnswersNs : kHostAnswersNs)) {
+    const uint64_t first_ns = host_answers ? kPeerAnswersNs : kHostAnswersNs;
+    if (candidate.is_local || now < one.begun_ns + patience_ns(first_ns, dial.unanswered_count)) {
       return;
     }
+    ++dial.unanswered_count;
     close_connection(static_cast<int>(i));
   }
   net::Handshake::Nonce nonce;
@@ -375,8 +377,9 @@ void SocketNetwork::go_on_dialing(uint64_t now) {
       continue;
     }
     const bool waits_for_welcome = dial->proving >= 0 && subject == kLinkSubject;
-    if (waits_for_welcome && now >= dial->proving_ns + welcome_patience_ns(dial->unproven_count)) {
-      ++dial_of(peer)->unproven_count;
+    if (waits_for_welcome &&
+        now >= dial->proving_ns + patience_ns(kWelcomeNs, dial->unanswered_count)) {
+      ++dial_of(peer)->unanswered_count;
       attempt_failed(dial->proving, ETIMEDOUT);
     }
     if (now >= dial->give_up_ns) {
@@ -397,10 +400,11 @@ void SocketNetwork::go_on_dialing(uint64_t now) {
     // A refusal by a rank that is being verified ends the dialing.
     dial = dial_of(peer, subject);
     if (dial == nullptr) continue;
-    const uint64_t next_ns = dial->proving < 0 ? dial->next_ns
-                             : subject == kLinkSubject
-                                 ? dial->proving_ns + welcome_patience_ns(dial->unproven_count)
-                                 : UINT64_MAX;
+    const uint64_t next_ns =
+        dial->proving < 0 ? dial->next_ns
+        : subject == kLinkSubject
+            ? dial->proving_ns + patience_ns(kWelcomeNs, dial->unanswered_count)
+            : UINT64_MAX;
     schedule(std::min(next_ns, dial->give_up_ns));
   }
 }

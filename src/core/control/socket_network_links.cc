@@ -24,7 +24,7 @@ namespace weir::control {
 namespace {
 
 // A link over which the peer's host has not answered for so long gets another path.
-constexpr uint64_t kStalledNs = 500'000'000;
+constexpr uint32_t kStalledMs = 500;
 // Where links last less, not all of the time is spent on new ones.
 constexpr uint64_t kLastsNs = 1'000'000'000;
 constexpr uint64_t kPauseNs = 50'000'000;
@@ -102,7 +102,7 @@ void SocketNetwork::on_time(uint64_t now) {
         one.unacknowledged_ns = 0;
         if (peer.link == static_cast<int>(i)) end_reroute(one.peer);
       } else {
-        if (now >= one.unacknowledged_ns + kStalledNs) reroute(static_cast<int>(i), now);
+        if (one.link->is_stalled(kStalledMs)) reroute(static_cast<int>(i), now);
         schedule(now + kLookNs);
       }
     }

@@ -488,7 +488,10 @@ bool Bundle::flush() {
 
 void Bundle::arrived(const Fragment& fragment) {
   Op* op = fragment.op;
-  if (op == nullptr) return free_copies_.push_back(fragment.copy);
+  if (op == nullptr) {
+    if (fragment.copy != Fragment::kGone) free_copies_.push_back(fragment.copy);
+    return;
+  }
   op->done_bytes += fragment.bytes;
   if (op->done_bytes == op->bytes) complete_send(&lanes_[fragment.lane], op);
 }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "net/ip_socket.h"
 #include "plugins/tcp/bundle.h"
 
 namespace weir::plugins::tcp {
@@ -30,8 +31,8 @@ void Bundle::look_after(uint64_t now_ns) {
     } else if (links_[i].late_ns != 0 && now_ns - links_[i].late_ns > kGoodbyePatienceNs &&
                rails_[i].received() == 0 && rails_[i].current() == nullptr) {
       take_down(i, "the peer had left");
-    } else if (up_count() > 1 && (Rail::is_stalled(rails_[i].fd(), kStallMs) ||
-                                  Rail::is_stalled(controls_[i].fd(), kStallMs))) {
+    } else if (up_count() > 1 && (net::is_stalled(rails_[i].fd(), kStallMs) ||
+                                  net::is_stalled(controls_[i].fd(), kStallMs))) {
       take_down(i, "the peer's host does not answer over it");
     } else if (carries(i)) {
       rails_[i].look_at_answers();
@@ -119,7 +120,10 @@ void Bundle::forget_connection(uint32_t i) {
 // The earliest is taken from the end of the list first.
 void Bundle::take_back(uint32_t i) {
   const auto before = static_cast<ptrdiff_t>(homeless_.size());
-  rails_[i].take_back([this](const Fragment& fragment) { homeless_.push_back(fragment); });
+  rails_[i].take_back([this](const Fragment& fragment) {
+    const bool is_gone = fragment.op == nullptr && fragment.copy == Fragment::kGone;
+    if (!is_gone) homeless_.push_back(fragment);
+  });
   std::reverse(homeless_.begin() + before, homeless_.end());
 }
 
@@ -128,7 +132,7 @@ void Bundle::quiesce() {
     lane.send.head = lane.send.tail = lane.recv.head = lane.recv.tail = lane.cut = nullptr;
   }
   pending_ = 0;
-  homeless_.clear();
+  std::erase_if(homeless_, [](const Fragment& fragment) { return fragment.op != nullptr; });
   for (Rail& rail : rails_) {
     rail.drop_owned();
     for (uint8_t lane = 0; lane < kLaneCount; ++lane) rail.forget_lane(lane);

@@ -57,6 +57,7 @@ Instance::~Instance() {
   for (const std::unique_ptr<Peer>& peer : peers) {
     if (peer == nullptr || !ends) continue;
     if (Bundle* bundle = peer->bundle.get(); bundle != nullptr) {
+      bundle->quiesce();
       flush(bundle, rails_patience_ns);
       for (uint32_t rail = 0; rail < bundle->rail_count(); ++rail) {
         bundle->control(rail).say_goodbye();

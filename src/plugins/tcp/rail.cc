@@ -343,6 +343,13 @@ void Rail::drop_owned() {
   uint64_t kept = written_;
   while (kept < queued_ && sent_[kept % kFragmentsMax].fragment.op == nullptr) ++kept;
   queued_ = kept;
+  // The peer still counts those that have left.
+  for (uint64_t k = acknowledged_; k < written_; ++k) {
+    Fragment& fragment = sent_[k % kFragmentsMax].fragment;
+    if (fragment.op == nullptr) continue;
+    fragment.op = nullptr;
+    fragment.copy = Fragment::kGone;
+  }
 }
 
 bool Rail::begin_fragment(Receiver* receiver) {
@@ -442,15 +449,6 @@ bool Rail::read(Receiver* receiver) {
     if (bytes < asked) return stream_.has_unread();
   }
   return health_ == Health::kUp;
-}
-
-bool Rail::is_stalled(int fd, uint32_t patience_ms) {
-  tcp_info info{};
-  socklen_t bytes = sizeof info;
-  if (fd < 0 || getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return false;
-  // With a closed window nothing is unacknowledged: a peer that does not read is no stall.
-  return info.tcpi_unacked > 0 && info.tcpi_retransmits > 0 &&
-         info.tcpi_last_ack_recv >= patience_ms;
 }
 
 }  // namespace weir::plugins::tcp

@@ -37,8 +37,10 @@ class Receiver {
 
 // A part of a message that was given to a rail.
 struct Fragment {
+  static constexpr uint32_t kGone = UINT32_MAX;
+
   Op* op = nullptr;   // null: the bytes are a copy, and the send has completed
-  uint32_t copy = 0;  // which, then
+  uint32_t copy = 0;  // which, then; kGone: the owner has taken the bytes and the operation back
   const unsigned char* data = nullptr;
   uint64_t message_number = 0;
   uint64_t message_bytes = 0;
@@ -166,9 +168,6 @@ class Rail {
   uint32_t fragment_bytes() const;
   static uint32_t fragment_bytes_least(double rate);
   uint64_t window_bytes() const;
-
-  // The kernel has waited too long for the peer's host to acknowledge what was sent.
-  static bool is_stalled(int fd, uint32_t patience_ms);
 
  private:
   static constexpr size_t kAheadBytes = 1024;
