@@ -19,7 +19,7 @@ namespace {
 // Time for data that have not left, or whose memory the kernel holds, when a rank leaves.
 constexpr uint64_t kFarewellNs = 500'000'000;
 // The same for rails, of which a failed one is noticed after 0.5 s.
-constexpr uint64_t kRailsFarewellNs = 1'500'000'000;
+constexpr uint64_t kRailsFarewellNs = 2'000'000'000;
 
 // Time limit for a lane's connection while nothing answers.
 constexpr uint64_t kConnectPatienceNs = 30'000'000'000;
@@ -32,17 +32,20 @@ bool has_left(const Instance* self, Peer* peer, uint32_t lane) {
   return peer->bundle != nullptr ? peer->bundle->left() : peer->lanes[lane].hear_goodbye();
 }
 
-// Until the peer's host has what was copied: a rail may have failed with it, and another rail
-// carries it then.
-void flush(Bundle* bundle, uint64_t until_ns) {
-  while (!(bundle->flush() && bundle->is_acknowledged()) && monotonic_ns() < until_ns) {
+}  // namespace
+
+// Until the peer's host has what was copied: a rail may have failed with it, and another rail, which
+// may still be on its way, carries it then.
+void Instance::flush(Bundle* bundle, uint64_t until_ns) {
+  uint64_t now_ns = monotonic_ns();
+  while (!(bundle->flush() && bundle->is_acknowledged()) && now_ns < until_ns) {
     const timespec pause = {0, 200'000};
     nanosleep(&pause, nullptr);
+    now_ns = monotonic_ns();
+    step(now_ns);
     bundle->drive();
   }
 }
-
-}  // namespace
 
 Instance::~Instance() {
   // A forked child has copies of the connections, which only its parent may end.
