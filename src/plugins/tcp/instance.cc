@@ -34,7 +34,7 @@ bool has_left(const Instance* self, Peer* peer, uint32_t lane) {
 
 }  // namespace
 
-// Until the peer's host has what was copied: a rail may have failed with it, and another rail, which
+// Until the peer's host has what was copied: a rail may have failed with it, and another one, which
 // may still be on its way, carries it then.
 void Instance::flush(Bundle* bundle, uint64_t until_ns) {
   uint64_t now_ns = monotonic_ns();
