@@ -258,6 +258,29 @@ TEST_F(Rails, ALinkThatIsCutLosesNoMessageOfACommunicatorThatNobodyWaitsFor) {
   }
 }
 
+// The kernel then sends nothing, and waits for no acknowledgement.
+TEST_F(Rails, ALinkWhoseOwnInterfaceIsDownLosesNoMessage) {
+  for (const char* device : {"eth0", "eth1"}) {
+    run_in_lab(two_links(), [&](int rank, weir_comm_t comm) {
+      ASSERT_EQ(weir_comm_set_timeout(comm, 10'000), WEIR_OK);
+      reduce_exactly(comm, rank, kMiB);
+      ASSERT_EQ(weir_barrier(comm, nullptr), WEIR_OK) << weir_last_error(comm);
+      if (rank == 1) set_link(device, false);
+      // What the others say about the past is under way no longer.
+      usleep(300'000);
+      for (int32_t k = 0; k < 20; ++k) {
+        int32_t said = rank == 1 ? k : -1;
+        ASSERT_EQ(weir_broadcast(comm, &said, &said, 1, WEIR_INT32, 1, nullptr), WEIR_OK)
+            << weir_last_error(comm);
+        ASSERT_EQ(said, k);
+      }
+      // Rank 1 has sent copies, and waits for nothing until here.
+      ASSERT_EQ(weir_barrier(comm, nullptr), WEIR_OK) << weir_last_error(comm);
+    });
+    if (HasFailure()) return;
+  }
+}
+
 // Cuts the links in turns, until `ends`; never both.
 void cut_in_turns(const std::atomic<bool>& ends) {
   for (bool first = true; !ends; first = !first) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "net/handshake.h"
 #include "netns/lab.h"
 #include "support/collective_checks.h"
 
@@ -18,7 +19,7 @@ namespace {
 
 const std::string kWords = "what nobody but the two may read";
 // The first bytes of each frame of the bootstrap: magic and version.
-const std::string kBootstrap("WEIR\x03\x00", 6);
+const std::string kBootstrap{'W', 'E', 'I', 'R', net::Handshake::kProtocolVersion, 0};
 
 class OnTheWire : public testing::Test {
  protected:

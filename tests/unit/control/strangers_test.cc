@@ -139,8 +139,8 @@ TEST_P(Strangers, APortScanHoldsNobodyUp) {
     std::mt19937 random(3);
     const std::vector<std::string> openings = {
         "",                                                       // silence
-        std::string("WEIR\3\0\1\0", 8),                           // half a header
-        std::string("WEIR\3\0\1\0\377\377\377\377\0\0\0\0", 16),  // a header that promises much
+        std::string("WEIR\4\0\1\0", 8),                           // half a header
+        std::string("WEIR\4\0\1\0\377\377\377\377\0\0\0\0", 16),  // a header that promises much
         "GET /\r\n",                                              //
         std::string("\26\3\1\0\310\1\0\0\304\3", 10),             // half a ClientHello
         std::string("\26\3\1\100\0\1\0\77\374", 9),               // a large one
