@@ -373,7 +373,7 @@ bool SocketNetwork::receive(Rank peer, uint8_t channel, std::string* message) {
 Status SocketNetwork::flush(Rank peer, uint64_t deadline_ns) {
   std::unique_lock lock(lock_);
   ++emptying_;
-  const Status status = flush_locked(peer, deadline_ns, &lock);
+  Status status = flush_locked(peer, deadline_ns, &lock);
   --emptying_;
   return status;
 }
