@@ -80,10 +80,13 @@ Result<Parent> shake_hands(const JoiningRank& self, net::Stream stream, int64_t 
         *answers = true;
         return Parent{};
       }
-      const uint64_t patience_us = patience_until(self.deadline_ns, now_ns());
+      const uint64_t now = now_ns();
+      const uint64_t patience_us = patience_until(self.deadline_ns, now);
       handshake.set_subject(
           {static_cast<uint32_t>(patience_us), static_cast<uint32_t>(patience_us >> 32), 0});
       handshake.prove();
+      // The parent counts this rank as a child from now on, and would take an end for its death.
+      until_ns = std::max(until_ns, std::min(with_grace(self.deadline_ns, now), now + kAnswerNs));
       continue;
     }
     if (step == control::Link::Step::kEnded) {
