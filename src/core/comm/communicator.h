@@ -293,7 +293,7 @@ class Communicator {
   CommOptions options_;                     // as it was made
   std::vector<Place> places_;               // by rank; empty: all ranks share a host
   Bootstrap* bootstrap_ = nullptr;          // while the transport connects the ranks
-  bool is_connected_ = false;               // in the start: the transport is
+  bool is_connected_ = false;               // the transport has connected the ranks
   std::unique_ptr<unsigned char, void (*)(void*)> private_segment_{nullptr, std::free};
   // With several ranks only. These members outlive the transport's instance.
   std::unique_ptr<control::Network> network_;

@@ -10,8 +10,9 @@
 // remaining links still connect them.
 //
 // A rank has died when the connection to it ends without a goodbye and its address no longer
-// answers, or when the kernel reports the end of its process. If the link to a rank breaks while
-// the rank still answers, the rank is lost for this neighbor only.
+// answers, or when the kernel reports the end of its process. A link that breaks while the rank
+// still answers, or whose path fails, is replaced and loses no message; a rank with which no new
+// link can be made, or that sends what is no frame, is lost for this neighbor only.
 //
 // Ranks forward notices of others while they compute: a thread of the process makes progress. Every
 // function may be called from any thread; only `join`, `fetch` and `flush` wait.

@@ -199,6 +199,7 @@ class SocketNetwork final : public Network, private Reactor::Client {
   void end_reroute(Rank peer);
   void replace_link(Rank rank, bool has_misbehaved, uint64_t begin_ns);
   void end_link_dial(Rank peer);
+  void cut_off(Rank peer);
   const Dial* dial_of(Rank peer, const net::Subject& subject = kLinkSubject) const;
   Dial* dial_of(Rank peer, const net::Subject& subject = kLinkSubject);
   void end_dial(Rank peer, const net::Subject& subject = kLinkSubject);

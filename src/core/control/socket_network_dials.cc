@@ -196,7 +196,11 @@ void SocketNetwork::end_link_dial(Rank peer) {
   end_attempts({peer, kLinkSubject}, -1);
   if (aim == Aim::kReroute) return;
   if (aim != Aim::kResume || !has_answered) return lost(peer);
-  // It lives, and only the path to it was lost: for this rank it is lost for good.
+  cut_off(peer);
+}
+
+// It lives, and only the way to it was lost: for this rank it is lost for good.
+void SocketNetwork::cut_off(Rank peer) {
   set_life(peer, Life::kLost, kCutOff);
   change_count_.fetch_add(1, std::memory_order_release);
   changed_.notify_all();

@@ -223,13 +223,9 @@ void SocketNetwork::serve(int index, uint32_t events) {
       const bool is_link = at().subject == kLinkSubject;
       Dial* const dial = dial_of(rank, at().subject);
       if (dial != nullptr && dial->aim == Aim::kVerify) {
-        // It lives, and only the link to it was lost: for this rank it is lost for good.
         end_dial(rank);
         close_connection(index);
-        set_life(rank, Life::kLost, kCutOff);
-        change_count_.fetch_add(1, std::memory_order_release);
-        changed_.notify_all();
-        return;
+        return cut_off(rank);
       }
       const bool is_wanted =
           dial != nullptr && (!is_link || !has_link(rank) || dial->aim == Aim::kReroute);

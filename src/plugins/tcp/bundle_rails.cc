@@ -121,8 +121,7 @@ void Bundle::forget_connection(uint32_t i) {
 void Bundle::take_back(uint32_t i) {
   const auto before = static_cast<ptrdiff_t>(homeless_.size());
   rails_[i].take_back([this](const Fragment& fragment) {
-    const bool is_gone = fragment.op == nullptr && fragment.copy == Fragment::kGone;
-    if (!is_gone) homeless_.push_back(fragment);
+    if (fragment.copy != Fragment::kGone) homeless_.push_back(fragment);
   });
   std::reverse(homeless_.begin() + before, homeless_.end());
 }

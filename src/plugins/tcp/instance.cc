@@ -34,8 +34,7 @@ bool has_left(const Instance* self, Peer* peer, uint32_t lane) {
 
 }  // namespace
 
-// Until the peer's host has what was copied: a rail may have failed with it, and another one, which
-// may still be on its way, carries it then.
+// A rail may have failed with it, and another one, which may still be on its way, carries it then.
 void Instance::flush(Bundle* bundle, uint64_t until_ns) {
   uint64_t now_ns = monotonic_ns();
   while (!(bundle->flush() && bundle->is_acknowledged()) && now_ns < until_ns) {
