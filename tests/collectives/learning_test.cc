@@ -252,8 +252,7 @@ TEST_F(Learning, WhatWasMeasuredIsKeptAndDecidesAtTheNextStartOnAllRanks) {
     EXPECT_EQ(statuses, std::vector<int>(4, 0)) << printed;
     return printed;
   };
-  const std::string after =
-      decided(start, "all_reduce of 3.906 KiB float32 on 4 ranks: " + fast);
+  const std::string after = decided(start, "all_reduce of 3.906 KiB float32 on 4 ranks: " + fast);
   EXPECT_THAT(after, HasSubstr("(50 and 50 calls of earlier runs)"));
   EXPECT_THAT(after, Not(HasSubstr("explored")));
   // What a user forces is above it.
