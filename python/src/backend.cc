@@ -88,17 +88,35 @@ c10::intrusive_ptr<Backend::Options> options_like(
   return options;
 }
 
+// The ranks of a group in the default group; empty: it is the default group.
+std::vector<int> members_of(const Backend::Options& options) {
+  return {options.global_ranks_in_group.begin(), options.global_ranks_in_group.end()};
+}
+
+// Of a group that consists of `ranks` of the one of `options`.
+std::vector<uint64_t> members_among(const std::vector<int>& ranks,
+                                    const Backend::Options& options) {
+  const std::vector<uint64_t>& all = options.global_ranks_in_group;
+  std::vector<uint64_t> members;
+  for (const int rank : ranks) {
+    const auto it = static_cast<size_t>(rank);
+    members.push_back(it < all.size() ? all[it] : it);
+  }
+  return members;
+}
+
 }  // namespace
 
 std::shared_ptr<SharedCommunicator> connect(const weir_unique_id_t& id, int rank, int size,
                                             const Backend::Options& options,
-                                            std::chrono::milliseconds timeout, const char* what) {
+                                            std::chrono::milliseconds timeout, const char* what,
+                                            const std::vector<int>& members) {
   weir_comm_config_t config = config_of(options);
   const int64_t timeout_ms =
       std::exchange(config.timeout_ms, std::clamp<int64_t>(timeout.count(), 1, kDayMs));
   weir_comm_t comm = nullptr;
-  check(weir_comm_create(&comm, size, &id, rank, &config), nullptr, what);
-  auto shared = SharedCommunicator::create(comm, options.timeout);
+  check(weir_comm_create(&comm, size, &id, rank, &config), nullptr, what, members);
+  auto shared = SharedCommunicator::create(comm, options.timeout, members);
   if (timeout_ms != config.timeout_ms) check(weir_comm_set_timeout(comm, timeout_ms), comm, what);
   return shared;
 }
@@ -134,8 +152,9 @@ Backend::Start Backend::start(const c10::intrusive_ptr<c10d::Store>& store, int 
 #endif
   TORCH_CHECK_VALUE(rank >= 0 && rank < size, kWhat, ": rank ", rank, " is not one of 0 to ",
                     size - 1, ", as the world size of ", size, " says");
-  const weir_unique_id_t id = meet(*store, rank, size, options.timeout, kWhat, dead);
-  auto shared = connect(id, rank, size, options, options.timeout, kWhat);
+  const std::vector<int> members = members_of(options);
+  const weir_unique_id_t id = meet(*store, rank, size, options.timeout, kWhat, dead, members);
+  auto shared = connect(id, rank, size, options, options.timeout, kWhat, members);
   if (rank == 0) forget_meeting(*store, id);
   return {std::move(shared), part_of_meeting(store, id)};
 }
@@ -221,8 +240,10 @@ c10::intrusive_ptr<c10d::Backend> Backend::split(
   if (found == ranks.end()) return nullptr;
   const WithoutPython without;
   const int rank = static_cast<int>(found - ranks.begin());
+  auto new_options = options_like(*options_, options);
+  new_options->global_ranks_in_group = members_among(ranks, *options_);
   return c10::make_intrusive<Backend>(part_of(store, rank), rank, static_cast<int>(ranks.size()),
-                                      options_like(*options_, options), name_);
+                                      std::move(new_options), name_);
 }
 
 c10::intrusive_ptr<c10d::Backend> Backend::merge(
@@ -243,7 +264,13 @@ c10::intrusive_ptr<c10d::Backend> Backend::shrink(
   weir_comm_t shrunk = nullptr;
   check(weir_comm_shrink(comm(), ranks.data(), static_cast<int>(ranks.size()), &config, &shrunk),
         comm(), "shrink");
-  auto shared = SharedCommunicator::create(shrunk, new_options->timeout);
+  // The ranks of a default group are numbered anew.
+  std::vector<int> left;
+  for (int old = 0; old < getSize() && !members_of(*options_).empty(); ++old) {
+    if (std::find(ranks.begin(), ranks.end(), old) == ranks.end()) left.push_back(old);
+  }
+  new_options->global_ranks_in_group = members_among(left, *options_);
+  auto shared = SharedCommunicator::create(shrunk, new_options->timeout, members_of(*new_options));
   int rank = 0;
   int size = 0;
   check(weir_comm_rank(shrunk, &rank), shrunk, "shrink");

@@ -296,9 +296,11 @@ class Backend : public c10d::Backend {
 };
 
 // A communicator of ranks that have the same id, all of which come within `timeout`; that of its
-// operations is the one of `options`. Errors begin with `what`.
+// operations is the one of `options`. Errors begin with `what`. `members`: their ranks in the
+// default group; empty: the same.
 std::shared_ptr<SharedCommunicator> connect(const weir_unique_id_t& id, int rank, int size,
                                             const Backend::Options& options,
-                                            std::chrono::milliseconds timeout, const char* what);
+                                            std::chrono::milliseconds timeout, const char* what,
+                                            const std::vector<int>& members = {});
 
 }  // namespace weir::pytorch

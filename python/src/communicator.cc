@@ -29,16 +29,53 @@ bool ends_communicator(weir_result_t result) {
   }
 }
 
+// The members of groups that are not the default group, by communicator.
+class Members {
+ public:
+  static Members& get() {
+    static auto* const all = new Members();  // also while the process ends
+    return *all;
+  }
+  void add(weir_comm_t comm, std::vector<int> members) {
+    const std::lock_guard lock(mutex_);
+    of_[comm] = std::move(members);
+  }
+  void remove(weir_comm_t comm) {
+    const std::lock_guard lock(mutex_);
+    of_.erase(comm);
+  }
+  std::vector<int> of(weir_comm_t comm) {
+    const std::lock_guard lock(mutex_);
+    const auto found = of_.find(comm);
+    return found == of_.end() ? std::vector<int>() : found->second;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<weir_comm_t, std::vector<int>> of_;
+};
+
 }  // namespace
 
+SharedCommunicator::SharedCommunicator(weir_comm_t handle, std::chrono::milliseconds timeout,
+                                       std::vector<int> members)
+    : handle_(handle), deadline_(timeout.count()) {
+  if (!members.empty()) Members::get().add(handle, std::move(members));
+}
+
 std::shared_ptr<SharedCommunicator> SharedCommunicator::create(weir_comm_t handle,
-                                                               std::chrono::milliseconds timeout) {
-  std::shared_ptr<SharedCommunicator> communicator(new SharedCommunicator(handle, timeout));
+                                                               std::chrono::milliseconds timeout,
+                                                               std::vector<int> members) {
+  std::shared_ptr<SharedCommunicator> communicator(
+      new SharedCommunicator(handle, timeout, std::move(members)));
   Completions::get().add(communicator);
   return communicator;
 }
 
-SharedCommunicator::~SharedCommunicator() { weir_comm_destroy(handle_); }
+SharedCommunicator::~SharedCommunicator() {
+  Members::get().remove(handle_);
+  weir_comm_destroy(handle_);
+}
 
 weir_result_t SharedCommunicator::set_deadline(std::chrono::milliseconds timeout) {
   if (has_deadline(timeout)) return WEIR_OK;
@@ -112,11 +149,13 @@ std::exception_ptr SharedCommunicator::failed(weir_result_t result, const char* 
   return exception;
 }
 
-std::exception_ptr exception_of(weir_result_t result, weir_comm_t comm, const std::string& what) {
+std::exception_ptr exception_of(weir_result_t result, weir_comm_t comm, const std::string& what,
+                                const std::vector<int>& members) {
   std::string text = weir_last_error(comm);
   if (text.empty()) text = weir_result_string(result);
   if (result == WEIR_ERROR_TIMEOUT) text = kTimedOut + text;
-  text = what + ": " + for_python(std::move(text));
+  text = with_default_ranks(what + ": " + for_python(std::move(text)),
+                            members.empty() ? Members::get().of(comm) : members);
   const c10::SourceLocation here{__func__, __FILE__, static_cast<uint32_t>(__LINE__)};
   switch (result) {
     case WEIR_ERROR_INVALID_ARGUMENT:
@@ -128,9 +167,10 @@ std::exception_ptr exception_of(weir_result_t result, weir_comm_t comm, const st
   }
 }
 
-void check(weir_result_t result, weir_comm_t comm, const char* what) {
+void check(weir_result_t result, weir_comm_t comm, const char* what,
+           const std::vector<int>& members) {
   if (result != WEIR_OK) [[unlikely]]
-    std::rethrow_exception(exception_of(result, comm, what));
+    std::rethrow_exception(exception_of(result, comm, what, members));
 }
 
 }  // namespace weir::pytorch

@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "weir/weir.h"
 
@@ -23,9 +24,11 @@ inline constexpr char kTimedOut[] = "Timed out because ";
 class SharedCommunicator {
  public:
   // Takes `handle` over. It is aborted where callbacks wait for its operations as Python ends.
-  // nullptr: it only keeps hooks.
+  // nullptr: it only keeps hooks. `members`: its ranks as ranks of the default group, for texts;
+  // empty: the same.
   static std::shared_ptr<SharedCommunicator> create(weir_comm_t handle,
-                                                    std::chrono::milliseconds timeout);
+                                                    std::chrono::milliseconds timeout,
+                                                    std::vector<int> members = {});
   ~SharedCommunicator();
   SharedCommunicator(const SharedCommunicator&) = delete;
   SharedCommunicator& operator=(const SharedCommunicator&) = delete;
@@ -62,8 +65,8 @@ class SharedCommunicator {
   // To copy one that runs Python would take Python's lock, while hooks_mutex_ is held.
   using Hook = std::shared_ptr<const std::function<void()>>;
 
-  SharedCommunicator(weir_comm_t handle, std::chrono::milliseconds timeout)
-      : handle_(handle), deadline_(timeout.count()) {}
+  SharedCommunicator(weir_comm_t handle, std::chrono::milliseconds timeout,
+                     std::vector<int> members);
   weir_result_t set_deadline(std::chrono::milliseconds timeout);
   void call_abort_hooks();
 
@@ -78,9 +81,12 @@ class SharedCommunicator {
 
 // The exception for a call on `comm` (NULL: on none) that failed: ValueError for wrong arguments,
 // torch.distributed.DistBackendError else. `what` is the operation, as the program called it.
-std::exception_ptr exception_of(weir_result_t result, weir_comm_t comm, const std::string& what);
+// `members`: as of SharedCommunicator::create, which a call on its communicator need not give.
+std::exception_ptr exception_of(weir_result_t result, weir_comm_t comm, const std::string& what,
+                                const std::vector<int>& members = {});
 
 // Throws it, where `result` is an error.
-void check(weir_result_t result, weir_comm_t comm, const char* what);
+void check(weir_result_t result, weir_comm_t comm, const char* what,
+           const std::vector<int>& members = {});
 
 }  // namespace weir::pytorch

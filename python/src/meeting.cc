@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "communicator.h"
+#include "texts.h"
 
 namespace weir::pytorch {
 
@@ -70,38 +71,48 @@ std::string names_of(const std::vector<int>& ranks) {
   return names;
 }
 
-[[noreturn]] void throw_dead(const std::vector<int>& ranks, const char* what) {
-  C10_THROW_ERROR(
-      DistBackendError,
-      c10::str(what, ": ", names_of(ranks),
-               " of the new group cannot join: its process has ended, "
-               "as the default group knows. Leave it out, or call weir.shrink() first"));
-}
-
-// A wait for what other ranks put into the store.
-struct Waiting {
+// A start of a group, as one of its ranks sees it.
+struct Start {
   c10d::Store& store;
+  int size;
+  Milliseconds timeout;
   Clock::time_point end;
-  const DeadRanks& dead;
   const char* what;
+  const DeadRanks& dead;
+  const std::vector<int>& members;
 
-  // False: they have not come until then.
-  bool await(const Keys& keys) const {
-    if (!dead) return comes(end, [&] { store.wait(keys, left_until(end)); });
-    // Few parts, since PyTorch warns at the end of each.
-    for (Milliseconds part = kFirstLook;; part *= 2) {
-      const auto look = std::min(end, Clock::now() + part);
-      if (comes(look, [&] { store.wait(keys, left_until(look)); })) return true;
-      if (const std::vector<int> ranks = dead(); !ranks.empty()) throw_dead(ranks, what);
-      if (Clock::now() >= end) return false;
-    }
+  template <typename... Words>
+  [[noreturn]] void fail(const Words&... words) const {
+    C10_THROW_ERROR(DistBackendError, with_default_ranks(c10::str(what, ": ", words...), members));
   }
+  [[noreturn]] void fail_without(const std::string& ranks, const std::string& more = "") const {
+    fail(ranks, " of ", size, " has not joined within ", timeout.count(), " ms", more);
+  }
+  // False: they have not come until the end.
+  bool await(const Keys& keys) const;
   bool get(const std::string& key, Bytes* value) const;
 };
 
+bool Start::await(const Keys& keys) const {
+  if (!dead) return comes(end, [&] { store.wait(keys, left_until(end)); });
+  // Few parts, since PyTorch warns at the end of each.
+  for (Milliseconds part = kFirstLook;; part *= 2) {
+    const auto look = std::min(end, Clock::now() + part);
+    if (comes(look, [&] { store.wait(keys, left_until(look)); })) return true;
+    if (const std::vector<int> ranks = dead(); !ranks.empty()) {
+      const bool is_one = ranks.size() == 1;
+      fail(names_of(ranks),
+           " of the new group cannot join: ", is_one ? "its process has" : "their processes have",
+           " ended, as the default group knows. Leave ", is_one ? "it" : "them",
+           " out, or call weir.shrink() first");
+    }
+    if (Clock::now() >= end) return false;
+  }
+}
+
 // A store's own `get` waits, too, but as long as the store's timeout says. Where that is what is
 // left, one question is enough.
-bool Waiting::get(const std::string& key, Bytes* value) const {
+bool Start::get(const std::string& key, Bytes* value) const {
   if (dead) {
     if (!await({key})) return false;
     *value = store.get(key);
@@ -129,13 +140,6 @@ void forget(c10d::Store& store, const Keys& keys) {
   } catch (const std::exception&) {
     // Not all stores can; they stay then.
   }
-}
-
-[[noreturn]] void throw_missing(const char* what, const std::string& ranks, int size,
-                                Milliseconds timeout, const std::string& more) {
-  C10_THROW_ERROR(DistBackendError,
-                  c10::str(what, ": ", ranks, " of ", size, " has not joined within ",
-                           timeout.count(), " ms", more));
 }
 
 weir_unique_id_t id_from(const Bytes& bytes, const char* what) {
@@ -187,12 +191,11 @@ std::string reason_in(const Bytes& bytes, const Bytes& number) {
   return text.substr(prefix, end - prefix);
 }
 
-weir_unique_id_t invite(c10d::Store& store, int size, Milliseconds timeout, const char* what,
-                        const DeadRanks& dead) {
+weir_unique_id_t invite(const Start& start) {
+  const auto& [store, size, timeout, end, what, dead, members] = start;
   weir_unique_id_t id;
   check(weir_get_unique_id(&id), nullptr, what);
   const Bytes bytes(std::begin(id.bytes), std::end(id.bytes));
-  const auto end = Clock::now() + timeout;
   // Ranks that have read the id of an earlier start wait for that one.
   const Bytes earlier = store.check({kIdKey}) ? store.get(kIdKey) : Bytes();
   store.set(kIdKey, bytes);
@@ -200,7 +203,7 @@ weir_unique_id_t invite(c10d::Store& store, int size, Milliseconds timeout, cons
   Keys keys;
   for (int rank = 1; rank < size; ++rank) keys.push_back(key_of(bytes, here(rank)));
   Bytes numbers;
-  if (!keys.empty() && !Waiting{store, end, dead, what}.await(keys)) {
+  if (!keys.empty() && !start.await(keys)) {
     std::vector<int> missing;
     std::string more =
         "; every rank needs the same store, the same world size and a rank of its own";
@@ -213,7 +216,7 @@ weir_unique_id_t invite(c10d::Store& store, int size, Milliseconds timeout, cons
         missing.push_back(rank);
       }
     }
-    if (!missing.empty()) throw_missing(what, names_of(missing), size, timeout, more);
+    if (!missing.empty()) start.fail_without(names_of(missing), more);
   }
   const std::vector<Bytes> found = get_all(store, keys);
   for (size_t i = 0; i < found.size(); ++i) {
@@ -231,20 +234,18 @@ weir_unique_id_t invite(c10d::Store& store, int size, Milliseconds timeout, cons
   return id;
 }
 
-weir_unique_id_t join(c10d::Store& store, int rank, int size, Milliseconds timeout,
-                      const char* what, const DeadRanks& dead) {
-  const auto end = Clock::now() + timeout;
-  const Waiting waiting{store, end, dead, what};
+weir_unique_id_t join(const Start& start, int rank) {
+  const auto& [store, size, timeout, end, what, dead, members] = start;
   const Bytes number = draw_number(size);
   const auto offset = static_cast<std::ptrdiff_t>(rank - 1) * kNumberBytes;
   Bytes told;
   while (Clock::now() < end) {
     Bytes id;
-    if (!waiting.get(kIdKey, &id)) break;
+    if (!start.get(kIdKey, &id)) break;
     if (id != told) store.set(key_of(id, here(rank)), number);
     told = id;
     Bytes numbers;
-    if (!waiting.get(key_of(id, "all"), &numbers)) break;
+    if (!start.get(key_of(id, "all"), &numbers)) break;
     const auto expected = static_cast<size_t>(size - 1) * kNumberBytes;
     if (numbers.size() == expected &&
         std::equal(number.begin(), number.end(), numbers.begin() + offset)) {
@@ -254,21 +255,19 @@ weir_unique_id_t join(c10d::Store& store, int rank, int size, Milliseconds timeo
     TORCH_CHECK_VALUE(reason.empty(), what, ": ", reason);
     std::this_thread::sleep_for(kPause);  // of an earlier start
   }
-  if (told.empty()) throw_missing(what, "rank 0", size, timeout, "");
-  C10_THROW_ERROR(
-      DistBackendError,
-      c10::str(what, ": rank 0 has not said within ", timeout.count(), " ms that all ", size,
-               " ranks are there. Either ranks are missing, or were given another world size, "
-               "which the error of rank 0 says; or another process has this rank, too; or rank 0 "
-               "is missing, and what is in the store is of an earlier start"));
+  if (told.empty()) start.fail_without("rank 0");
+  start.fail("rank 0 has not said within ", timeout.count(), " ms that all ", size,
+             " ranks are there. Either ranks are missing, or were given another world size, which "
+             "the error of rank 0 says; or another process has this rank, too; or rank 0 is "
+             "missing, and what is in the store is of an earlier start");
 }
 
 }  // namespace
 
 weir_unique_id_t meet(c10d::Store& store, int rank, int size, Milliseconds timeout,
-                      const char* what, const DeadRanks& dead) {
-  return rank == 0 ? invite(store, size, timeout, what, dead)
-                   : join(store, rank, size, timeout, what, dead);
+                      const char* what, const DeadRanks& dead, const std::vector<int>& members) {
+  const Start start{store, size, timeout, Clock::now() + timeout, what, dead, members};
+  return rank == 0 ? invite(start) : join(start, rank);
 }
 
 void forget_meeting(c10d::Store& store, const weir_unique_id_t& id) {

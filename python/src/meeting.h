@@ -19,9 +19,10 @@ namespace weir::pytorch {
 using DeadRanks = std::function<std::vector<int>()>;
 
 // Collective over the `size` callers with the same store. Throws DistBackendError, which names the
-// ranks that have not come within `timeout`, or that `dead` says cannot come.
+// ranks that have not come within `timeout`, or that `dead` says cannot come. `members`: the ranks
+// in the default group of all, for texts; empty: the same.
 weir_unique_id_t meet(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout,
-                      const char* what, const DeadRanks& dead);
+                      const char* what, const DeadRanks& dead, const std::vector<int>& members);
 // By rank 0, once all ranks are in the communicator of the id: what the meeting has left in the
 // store goes.
 void forget_meeting(c10d::Store& store, const weir_unique_id_t& id);

@@ -34,6 +34,7 @@ c10::intrusive_ptr<Backend> create_backend(
   auto options = c10::make_intrusive<Backend::Options>(timeout);
   options->group_name = group_name;
   options->group_desc = description;
+  options->global_ranks_in_group.assign(members.begin(), members.end());
   options->deterministic = deterministic;
   if (arena_bytes) options->arena_bytes = *arena_bytes;
 #ifdef C10D_BACKEND_HAS_RECONFIGURE

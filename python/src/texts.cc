@@ -1,12 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "texts.h"
 
+#include <algorithm>
+#include <regex>
+#include <set>
 #include <string_view>
 #include <utility>
 
 namespace weir::pytorch {
 
 namespace {
+
+constexpr size_t kNamedRanksMax = 8;
+
+// Those that follow "rank" or "ranks": "rank 3", "ranks 1, 5-7".
+std::set<size_t> ranks_in(const std::string& text, size_t rank_count) {
+  static const std::regex kList(R"(\branks? (\d{1,9}(-\d{1,9})?(, \d{1,9}(-\d{1,9})?)*))");
+  static const std::regex kItem(R"((\d{1,9})(-(\d{1,9}))?)");
+  std::set<size_t> ranks;
+  for (std::sregex_iterator list(text.begin(), text.end(), kList), end; list != end; ++list) {
+    const std::string items = (*list)[1];
+    for (std::sregex_iterator item(items.begin(), items.end(), kItem); item != end; ++item) {
+      const size_t first = std::stoul((*item)[1]);
+      const size_t last = (*item)[3].matched ? std::stoul((*item)[3]) : first;
+      for (size_t rank = first; rank <= std::min(last, rank_count - 1); ++rank) ranks.insert(rank);
+    }
+  }
+  return ranks;
+}
 
 constexpr std::pair<std::string_view, std::string_view> kPhrases[] = {
     {"weir_comm_lost_ranks", "weir.lost_ranks"},
@@ -33,6 +54,20 @@ std::string for_python(std::string text) {
     }
   }
   return text;
+}
+
+std::string with_default_ranks(std::string text, const std::vector<int>& members) {
+  if (members.empty()) return text;
+  std::string named;
+  size_t count = 0;
+  for (const size_t rank : ranks_in(text, members.size())) {
+    if (members[rank] == static_cast<int>(rank)) continue;
+    if (++count > kNamedRanksMax) break;
+    named += (named.empty() ? "rank " : ", rank ") + std::to_string(rank) + " is rank " +
+             std::to_string(members[rank]);
+  }
+  if (count > kNamedRanksMax) named += ", …";
+  return named.empty() ? text : text + "; in the default group, " + named;
 }
 
 }  // namespace weir::pytorch

@@ -165,6 +165,20 @@ def lost_ranks(group: dist.ProcessGroup | None = None) -> list[int]:
     return _backend_of(group).lost_ranks()
 
 
+def _shrink(lost: list[int], group: dist.ProcessGroup | None) -> dist.ProcessGroup:
+    """As ``torch.distributed.shrink_group``, and the new group knows its members.
+
+    PyTorch takes ranks of ``group`` there, and leaves those out of the ranks of the default group.
+    """
+    is_default = group is None or group == _world._default_pg
+    members = dist.get_process_group_ranks(group)
+    left = [member for rank, member in enumerate(members) if rank not in lost]
+    new_group = dist.shrink_group(lost, group)
+    ranks = range(len(left))
+    _world.pg_group_ranks[new_group] = dict(zip(ranks if is_default else left, ranks))
+    return new_group
+
+
 def shrink(group: dist.ProcessGroup | None = None) -> dist.ProcessGroup:
     """A new group of the ranks of ``group`` that are alive, in their order; after an error.
 
@@ -191,7 +205,7 @@ def shrink(group: dist.ProcessGroup | None = None) -> dist.ProcessGroup:
                 "process, or start it anew"
             )
         try:
-            return dist.shrink_group(lost, group)
+            return _shrink(lost, group)
         except dist.DistBackendError:
             # Another rank may have been lost meanwhile.
             if lost_ranks(group) == lost:
