@@ -117,6 +117,8 @@ void prepare_stream(int fd) {
   (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &kUnansweredMs, sizeof kUnansweredMs);
 }
 
+void acknowledge_at_once(int fd) { set(fd, IPPROTO_TCP, TCP_QUICKACK, 1); }
+
 bool is_stalled(int fd, uint32_t patience_ms) {
   tcp_info info{};
   socklen_t bytes = sizeof info;

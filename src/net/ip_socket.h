@@ -27,6 +27,9 @@ int accept_from(int listener, IpAddress* from);
 // Messages leave at once, and a peer whose host is gone is found within half a minute.
 void prepare_stream(int fd);
 
+// What has come, and what comes next, is acknowledged without delay, as long as nothing is sent.
+void acknowledge_at_once(int fd);
+
 // The peer's host has not answered for so long, although something was sent again: its network or
 // this host's has failed. A peer that does not read is no stall.
 bool is_stalled(int fd, uint32_t patience_ms);

@@ -331,6 +331,30 @@ TEST_F(Rails, CommunicatorsAreMadeWhileLinksAreCutInTurns) {
   });
 }
 
+// At any moment of a start; it stays cut until all is done.
+TEST_F(Rails, ALinkThatIsCutInTheMiddleOfAStartDoesNotEndIt) {
+  constexpr int kStarts = 12;
+  for (const char* device : {"eth0", "eth1"}) {
+    run_in_lab(two_links(), [&](int rank, weir_comm_t comm) {
+      ASSERT_EQ(weir_comm_set_timeout(comm, 10'000), WEIR_OK);
+      for (int i = 0; i < kStarts && !testing::Test::HasFailure(); ++i) {
+        ASSERT_EQ(weir_barrier(comm, nullptr), WEIR_OK) << weir_last_error(comm);
+        std::thread cutter;
+        if (rank == 1) {
+          cutter = std::thread([&] {
+            usleep(static_cast<useconds_t>(i * 1500));
+            set_link(device, false);
+          });
+        }
+        make_and_use(comm, rank, i % 2 == 0);
+        if (cutter.joinable()) cutter.join();
+        if (rank == 1) set_link(device, true);
+      }
+    });
+    if (HasFailure()) return;
+  }
+}
+
 // For longer than the kernel waits for an answer, 30 s.
 TEST_F(Rails, ALinkThatStaysCutEndsNoCommunicator) {
   for (const char* device : {"eth0", "eth1"}) {

@@ -56,7 +56,9 @@ Acceptor::~Acceptor() {
   for (Unproven& one : unproven_) {
     if (maker_.is_this() && one.link != nullptr) one.link->shut();
   }
-  for (const Listener& one : listeners_) close(one.fd);
+  for (const Listener& one : listeners_) {
+    if (one.fd >= 0) close(one.fd);
+  }
   if (epoll_ >= 0) close(epoll_);
 }
 
@@ -73,13 +75,23 @@ bool Acceptor::add(int listener, bool is_local) {
   return watch(EPOLL_CTL_ADD, listener, static_cast<uint32_t>(listeners_.size() - 1), EPOLLIN);
 }
 
-void Acceptor::close_network() {
+void Acceptor::close_listeners(bool local) {
   for (Listener& one : listeners_) {
-    if (one.is_local) continue;
+    if (one.is_local != local || one.fd < 0) continue;
     (void)watch(EPOLL_CTL_DEL, one.fd, 0, 0);
     close(std::exchange(one.fd, -1));
   }
-  std::erase_if(listeners_, [](const Listener& one) { return one.fd < 0; });
+}
+
+bool Acceptor::listens_on_network() const {
+  return std::any_of(listeners_.begin(), listeners_.end(),
+                     [](const Listener& one) { return !one.is_local && one.fd >= 0; });
+}
+
+size_t Acceptor::descriptor_count() const {
+  const auto open = std::count_if(listeners_.begin(), listeners_.end(),
+                                  [](const Listener& one) { return one.fd >= 0; });
+  return static_cast<size_t>(open) + unproven_.size() + (epoll_ >= 0 ? 1 : 0);
 }
 
 // Without room nothing is accepted: new connections wait in the kernel's queue.
@@ -106,6 +118,7 @@ uint64_t Acceptor::next_ns() const {
 void Acceptor::listen(bool listens) {
   if (listens == std::exchange(listens_, listens)) return;
   for (size_t i = 0; i < listeners_.size(); ++i) {
+    if (listeners_[i].fd < 0) continue;
     (void)watch(EPOLL_CTL_MOD, listeners_[i].fd, static_cast<uint32_t>(i),
                 listens ? uint32_t{EPOLLIN} : 0u);
   }
@@ -125,7 +138,9 @@ void Acceptor::serve(uint32_t token, std::vector<Arrival>* arrivals) {
 
 void Acceptor::handle(uint32_t token, std::vector<Arrival>* arrivals) {
   if (token < kConnectionToken) {
-    if (token < listeners_.size()) accept_all(listeners_[token], arrivals);
+    if (token < listeners_.size() && listeners_[token].fd >= 0) {
+      accept_all(listeners_[token], arrivals);
+    }
     return;
   }
   const auto one = std::find_if(unproven_.begin(), unproven_.end(),
@@ -149,7 +164,9 @@ void Acceptor::look_at_clock(std::vector<Arrival>* arrivals) {
     return;
   }
   listen(true);
-  for (const Listener& one : listeners_) accept_all(one, arrivals);
+  for (const Listener& one : listeners_) {
+    if (one.fd >= 0) accept_all(one, arrivals);
+  }
 }
 
 void Acceptor::accept_all(const Listener& listener, std::vector<Arrival>* arrivals) {

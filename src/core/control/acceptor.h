@@ -56,11 +56,11 @@ class Acceptor {
 
   // Takes the descriptor of a listener. False: errno says why.
   bool add(int listener, bool is_local);
-  // Stops accepting connections over the network.
-  void close_network();
-  size_t descriptor_count() const {
-    return listeners_.size() + unproven_.size() + (epoll_ >= 0 ? 1 : 0);
-  }
+  // Stops accepting connections over the network, or over Unix sockets.
+  void close_network() { close_listeners(false); }
+  void close_local() { close_listeners(true); }
+  bool listens_on_network() const;
+  size_t descriptor_count() const;
 
   // Without `watch`: readable when `serve` has something to do.
   int fd() const { return epoll_; }
@@ -76,7 +76,7 @@ class Acceptor {
 
  private:
   struct Listener {
-    int fd;
+    int fd;  // -1: closed; its index is the token of epoll
     bool is_local;
   };
   struct Unproven {
@@ -95,6 +95,7 @@ class Acceptor {
   explicit Acceptor(const AcceptorConfig& config) : config_(config) {}
   net::GivesWay who_gives_way(uint64_t now_ns) const;
   bool watch(int operation, int fd, uint32_t token, uint32_t events) const;
+  void close_listeners(bool local);
   void handle(uint32_t token, std::vector<Arrival>* arrivals);
   void look_at_clock(std::vector<Arrival>* arrivals);
   void listen(bool listens);

@@ -509,6 +509,10 @@ void Bundle::apply(const wire::PeerState& state) {
   for (uint32_t i = 0; i < rail_count() && !failed_; ++i) {
     const wire::RailState& said = state.rails[i];
     Link& link = links_[i];
+    // The peer has used and ended a connection that has not come here.
+    if (said.closed && said.returns == link.returns + 1 && link.down && link.peer_closed) {
+      pass_over_connection(i);
+    }
     if (said.returns != link.returns || link.peer_closed) continue;
     if (!acknowledge(i, static_cast<uint32_t>(said.received), now_ns_)) {
       return fail_all(WEIR_ERROR_INTERNAL, 0);

@@ -235,6 +235,7 @@ class Bundle final : private Receiver {
   bool is_late(uint32_t rail) const;
   void begin_end(uint32_t rail);
   void take_down(uint32_t rail, const char* reason);
+  void pass_over_connection(uint32_t rail);
   void take_back(uint32_t rail);
   bool carries(uint32_t rail) const {
     const Link& link = links_[rail];

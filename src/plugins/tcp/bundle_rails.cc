@@ -117,6 +117,18 @@ void Bundle::forget_connection(uint32_t i) {
   take_back(i);
 }
 
+// Nothing was received over it: that is told.
+void Bundle::pass_over_connection(uint32_t i) {
+  Link& link = links_[i];
+  const uint32_t returns = link.returns + 1;
+  link = Link();
+  link.is_fresh = false;
+  link.returns = returns;
+  rails_[i].attach(Stream(), now_ns_);
+  rails_[i].detach();
+  urgent_ = true;
+}
+
 // The earliest is taken from the end of the list first.
 void Bundle::take_back(uint32_t i) {
   const auto before = static_cast<ptrdiff_t>(homeless_.size());
@@ -154,10 +166,11 @@ void Bundle::listen() {
 
 bool Bundle::is_acknowledged() const {
   for (uint32_t i = 0; i < rail_count() && !failed_; ++i) {
+    const Link& link = links_[i];
+    // What the peer has of a rail that failed is known when it says so.
+    if (link.down && !link.peer_closed && rails_[i].has_outstanding() && !left()) return false;
     int waiting = 0;
-    if (!links_[i].down && ioctl(rails_[i].fd(), SIOCOUTQ, &waiting) == 0 && waiting > 0) {
-      return false;
-    }
+    if (!link.down && ioctl(rails_[i].fd(), SIOCOUTQ, &waiting) == 0 && waiting > 0) return false;
   }
   return homeless_.empty();
 }

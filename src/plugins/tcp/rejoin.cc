@@ -180,10 +180,11 @@ void Rejoin::await_welcome(Peer* peer, uint32_t rail_index, uint64_t now_ns) {
   unsigned char word = 0;
   const ssize_t got = rail.data.receive(&word, 1);
   const bool waits = got < 0 && (Stream::is_temporary(errno) || errno == EINTR);
-  if (waits && now_ns < rail.expiry_ns && peer->bundle->may_return(rail_index)) return;
-  if (got == 1 && word == kWelcome && peer->bundle->may_return(rail_index)) {
-    return attach(peer, rail_index);
-  }
+  // The peer may have ended the connection before its word came.
+  const bool is_next =
+      rail.returns == peer->bundle->returns(rail_index) + 1 && peer->bundle->may_return(rail_index);
+  if (is_next && waits && now_ns < rail.expiry_ns) return;
+  if (is_next && got == 1 && word == kWelcome) return attach(peer, rail_index);
   close(&rail);
   try_later(&rail, now_ns);
 }

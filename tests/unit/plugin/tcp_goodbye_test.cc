@@ -145,6 +145,88 @@ TEST(TcpRejoin, AMessageOfAPeerThatHasLeftComesOverARailThatComesLater) {
   }
 }
 
+// The peer has both connections of a rail, and sends over it; one of them has not come here when the
+// rail fails.
+TEST(TcpRejoin, AMessageOverAConnectionThatDidNotComeComesOverAnotherRail) {
+  const Ends first, second;
+  Bundle bundle(2), peer(2);
+  peer.attach(0, Stream(first.data[1]), Stream(first.control[1]), 1);
+  uint64_t sent = 7, got = 0;
+  Op out{}, in{};
+  ASSERT_EQ(peer.post_send(0, &sent, sizeof sent, &out), WEIR_OK);
+  bundle.attach(1, Stream(second.data[0]), Stream(second.control[0]), 1);
+  peer.attach(1, Stream(second.data[1]), Stream(second.control[1]), 1);
+  ASSERT_EQ(bundle.post_recv(0, &got, sizeof got, &in), WEIR_IN_PROGRESS);
+  close(first.data[0]);
+  close(first.control[0]);
+  const uint64_t began_ns = plugins::monotonic_ns();
+  while (peer.up_count() == 2) peer.drive();
+  EXPECT_FALSE(peer.is_acknowledged()) << "it is not known what has come";
+  while (in.state == kOpPending && plugins::monotonic_ns() < began_ns + kPatienceNs) {
+    peer.drive();
+    bundle.drive();
+  }
+  EXPECT_EQ(in.state, kOpDone);
+  EXPECT_EQ(got, 7u);
+  EXPECT_TRUE(peer.is_acknowledged());
+  // Both know that the next connection of the rail is its second.
+  EXPECT_EQ(bundle.returns(0), 1u);
+  EXPECT_TRUE(bundle.may_return(0));
+  EXPECT_TRUE(peer.may_return(0));
+}
+
+// As above, of a rail that returns: the peer's word comes when it is too late.
+TEST(TcpRejoin, AWelcomeToAConnectionThatThePeerHasEndedCountsNoMore) {
+  const Ends first, other, again;
+  Bundle bundle(2), peer(2);
+  NoConnector connector;
+  Rejoin rejoin(Report{nullptr}, &connector);
+  rejoin.add(0, true, &bundle, std::vector<std::vector<Way>>(2, std::vector<Way>(1)));
+  const auto drive = [&] {
+    peer.drive();
+    bundle.drive();
+  };
+  bundle.attach(0, Stream(first.data[0]), Stream(first.control[0]), 1);
+  peer.attach(0, Stream(first.data[1]), Stream(first.control[1]), 1);
+  bundle.attach(1, Stream(other.data[0]), Stream(other.control[0]), 1);
+  peer.attach(1, Stream(other.data[1]), Stream(other.control[1]), 1);
+  shutdown(first.data[0], SHUT_RDWR);
+  shutdown(first.control[0], SHUT_RDWR);
+  const uint64_t end_ns = plugins::monotonic_ns() + kPatienceNs;
+  uint64_t value = 7;
+  Op in{}, out{};
+  const auto exchange = [&] {
+    in = out = Op{};
+    ASSERT_EQ(bundle.post_recv(0, &value, sizeof value, &in), WEIR_IN_PROGRESS);
+    ASSERT_EQ(peer.post_send(0, &value, sizeof value, &out), WEIR_OK);
+    while (in.state == kOpPending && plugins::monotonic_ns() < end_ns) drive();
+    ASSERT_EQ(in.state, kOpDone);
+  };
+  while (!(bundle.may_return(0) && peer.may_return(0)) && plugins::monotonic_ns() < end_ns) {
+    exchange();
+  }
+  ASSERT_TRUE(bundle.may_return(0) && peer.may_return(0));
+  uint64_t now_ns = plugins::monotonic_ns();
+  for (int i = 0; i < 2; ++i) rejoin.step(now_ns += 1'000'000'000);  // connects
+  rejoin.joined(0, {kControlLane, 0, 2, 2}, Stream(again.control[0]), now_ns);
+  rejoin.joined(0, {kRailLane, 0, 2, 2}, Stream(again.data[0]), now_ns);
+  // The peer welcomes it, uses it and ends it, and says so over the other rail.
+  ASSERT_EQ(write(again.data[1], &kWelcome, 1), 1);
+  peer.attach(0, Stream(again.data[1]), Stream(again.control[1]), 2);
+  while (peer.up_count() == 2 && plugins::monotonic_ns() < end_ns) {
+    shutdown(again.data[1], SHUT_RD);
+    peer.drive();
+  }
+  ASSERT_EQ(peer.up_count(), 1u);
+  while (bundle.returns(0) != 2 && plugins::monotonic_ns() < end_ns) exchange();
+  ASSERT_EQ(bundle.returns(0), 2u);
+  rejoin.step(now_ns += 20'000'000);
+  EXPECT_EQ(bundle.up_count(), 1u);
+  char byte = 0;
+  EXPECT_EQ(recv(again.data[0], &byte, 1, MSG_DONTWAIT), -1);
+  EXPECT_EQ(errno, EBADF) << "it is not closed";
+}
+
 // As where only the network between them is gone.
 TEST_F(TcpGoodbye, APeerWhoseRailsHaveAllEndedCannotBeReachedAndIsNotDead) {
   ASSERT_NO_FATAL_FAILURE(join("2"));

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "core/base/clock.h"
@@ -24,6 +25,10 @@ using State = net::Handshake::State;
 constexpr uint64_t kReachNsMin = 50'000'000;
 constexpr uint32_t kReachDoublings = 4;
 constexpr uint64_t kAnswerNs = 5'000'000'000;
+// The same of the first attempt where there is another path; each further one waits twice as long,
+// since a network may be slow.
+constexpr uint64_t kFirstAnswerNs = 1'000'000'000;
+constexpr uint32_t kAnswerDoublings = 3;
 
 std::string name_of(const Secret& secret, const std::string& purpose) {
   const Secret name = secret.derive(fmt::format("{}, user {}", purpose, geteuid()));
@@ -58,11 +63,11 @@ Status refusal(const JoiningRank& self, int64_t process, const net::Handshake& h
           : fmt::format("{} could not prove to rank {} that it holds the secret", who, self.rank));
 }
 
-// The connection's handshake, at most until `until_ns`. No parent where the other end hung up, or
-// is on another host and not a rank of this communicator; `answers` is set even then if it has sent
-// an answer.
+// The connection's handshake, at most until `until_ns`, and from the proof on for `answer_ns` at
+// least. No parent where the other end hung up, or is on another host and not a rank of this
+// communicator; `answers` is set even then if it has sent an answer.
 Result<Parent> shake_hands(const JoiningRank& self, net::Stream stream, int64_t process,
-                           uint64_t until_ns, bool* answers = nullptr,
+                           uint64_t until_ns, uint64_t answer_ns, bool* answers = nullptr,
                            const std::string& number = "") {
   const bool elsewhere = process == kElsewhere;
   net::Handshake::Nonce nonce;
@@ -71,6 +76,7 @@ Result<Parent> shake_hands(const JoiningRank& self, net::Stream stream, int64_t 
       std::move(stream), !elsewhere,
       net::Handshake(identity_of(self), nonce, net::kAnyRank, net::Subject{}));
   net::Handshake& handshake = link->handshake();
+  bool has_proven = false;
   for (;;) {
     int error_number = 0;
     const control::Link::Step step = link->advance(&error_number);
@@ -82,11 +88,11 @@ Result<Parent> shake_hands(const JoiningRank& self, net::Stream stream, int64_t 
       }
       const uint64_t now = now_ns();
       const uint64_t patience_us = patience_until(self.deadline_ns, now);
-      handshake.set_subject(
-          {static_cast<uint32_t>(patience_us), static_cast<uint32_t>(patience_us >> 32), 0});
+      handshake.set_subject({static_cast<uint32_t>(patience_us),
+                             static_cast<uint32_t>(patience_us >> 32), self.instance});
       handshake.prove();
-      // The parent counts this rank as a child from now on, and would take an end for its death.
-      until_ns = std::max(until_ns, std::min(with_grace(self.deadline_ns, now), now + kAnswerNs));
+      has_proven = true;
+      until_ns = std::max(until_ns, std::min(with_grace(self.deadline_ns, now), now + answer_ns));
       continue;
     }
     if (step == control::Link::Step::kEnded) {
@@ -95,12 +101,14 @@ Result<Parent> shake_hands(const JoiningRank& self, net::Stream stream, int64_t 
       return refusal(self, process, handshake);
     }
     if (now_ns() >= until_ns) {
-      if (elsewhere) return Parent{};
-      return unanswered(self, process, number);
+      if (!elsewhere) return unanswered(self, process, number);
+      Parent none;
+      if (has_proven) none.unanswered.push_back(std::move(link));
+      return none;
     }
     // Bits of epoll and of poll are the same.
     std::vector<pollfd> entries{{link->fd(), static_cast<short>(link->events()), 0}};
-    WEIR_RETURN_IF_ERROR(wait_for_events(&entries, until_ns));
+    WEIR_RETURN_IF_ERROR(wait_for_events(self, &entries, until_ns));
   }
 }
 
@@ -113,11 +121,11 @@ uint16_t port_of_look(const JoiningRank& self, const Place& place, uint32_t look
 }
 
 // Moves those streams out of `streams` whose connection is made, or has failed, by `until_ns`.
-Status take_connected(std::vector<net::Stream>* streams, uint64_t until_ns,
+Status take_connected(const JoiningRank& self, std::vector<net::Stream>* streams, uint64_t until_ns,
                       std::vector<net::Stream>* connected) {
   std::vector<pollfd> entries;
   for (const net::Stream& one : *streams) entries.push_back({one.fd(), POLLOUT, 0});
-  WEIR_RETURN_IF_ERROR(wait_for_events(&entries, until_ns));
+  WEIR_RETURN_IF_ERROR(wait_for_events(self, &entries, until_ns));
   std::vector<net::Stream> left;
   for (size_t i = 0; i < entries.size(); ++i) {
     (entries[i].revents == 0 ? left : *connected).push_back(std::move((*streams)[i]));
@@ -133,6 +141,8 @@ Result<Parent> connect_to_port(const JoiningRank& self,
                                const net::TlsContext* tls, uint64_t reach_ns, uint32_t first,
                                bool* answers = nullptr) {
   const uint64_t until_ns = std::min(self.deadline_ns, now_ns() + reach_ns);
+  const uint64_t answer_ns = answer_patience_ns(self, addresses.size());
+  std::vector<std::unique_ptr<control::Link>> unanswered;
   std::vector<net::Stream> streams;
   for (size_t i = 0; i < addresses.size(); ++i) {
     const int fd = net::begin_connect(addresses[(first + i) % addresses.size()], port, {});
@@ -140,7 +150,7 @@ Result<Parent> connect_to_port(const JoiningRank& self,
   }
   while (!streams.empty() && now_ns() < until_ns) {
     std::vector<net::Stream> connected;
-    WEIR_RETURN_IF_ERROR(take_connected(&streams, until_ns, &connected));
+    WEIR_RETURN_IF_ERROR(take_connected(self, &streams, until_ns, &connected));
     for (size_t i = 0; i < connected.size(); ++i) {
       net::Stream stream = std::move(connected[i]);
       if (net::connect_error(stream.fd()) != 0) continue;
@@ -150,16 +160,24 @@ Result<Parent> connect_to_port(const JoiningRank& self,
       // At a port of the network another program may listen, and send nothing; or a network takes
       // connections and loses what is sent on them. Then the next address has its turn while the
       // listener still waits there.
-      const uint64_t patience_ns = i + 1 < connected.size() ? reach_ns : kAnswerNs;
+      const uint64_t patience_ns = i + 1 < connected.size() ? reach_ns : answer_ns;
       const uint64_t end_ns = answers != nullptr ? until_ns
                                                  : std::min(with_grace(self.deadline_ns, now_ns()),
                                                             now_ns() + patience_ns);
-      Result<Parent> found = shake_hands(self, std::move(stream), kElsewhere, end_ns, answers);
-      if (!found.ok() || found.value().link != nullptr) return found;
-      if (answers != nullptr && *answers) return found;
+      Result<Parent> found =
+          shake_hands(self, std::move(stream), kElsewhere, end_ns, answer_ns, answers);
+      if (!found.ok()) return found;
+      Parent& one = found.value();
+      std::move(one.unanswered.begin(), one.unanswered.end(), std::back_inserter(unanswered));
+      if (one.link != nullptr || (answers != nullptr && *answers)) {
+        one.unanswered = std::move(unanswered);
+        return found;
+      }
     }
   }
-  return Parent{};
+  Parent none;
+  none.unanswered = std::move(unanswered);
+  return none;
 }
 
 }  // namespace
@@ -179,6 +197,11 @@ std::unique_ptr<const net::TlsContext> make_tls(const Secret& secret, std::strin
   const Secret key = secret.derive("bootstrap tls");
   return net::TlsContext::make(key.bytes.data(), key.bytes.size(),
                                fmt::format("bootstrap {:016x}", secret.public_id()), reason);
+}
+
+uint64_t answer_patience_ns(const JoiningRank& self, size_t address_count) {
+  if (address_count <= 1) return kAnswerNs;
+  return kFirstAnswerNs << std::min(self.unanswered_count, kAnswerDoublings);
 }
 
 Status unanswered(const JoiningRank& self, int64_t process, const std::string& number) {
@@ -213,7 +236,7 @@ Result<Parent> connect_locally(const JoiningRank& self, const std::string& name,
                     who_listens(process), user, self.rank, geteuid()));
   }
   return shake_hands(self, std::move(stream), process, with_grace(self.deadline_ns, now_ns()),
-                     nullptr, number);
+                     kAnswerNs, nullptr, number);
 }
 
 Result<Parent> connect_to_place(const JoiningRank& self, const Place& place, uint32_t look,
@@ -269,6 +292,17 @@ Status wait_for_events(std::vector<pollfd>* entries, uint64_t until_ns) {
   if (errno != EINTR) return system_error("ppoll");
   for (pollfd& entry : *entries) entry.revents = 0;
   return Status();
+}
+
+Status wait_for_events(const JoiningRank& self, std::vector<pollfd>* entries, uint64_t until_ns) {
+  if (!self.meanwhile) return wait_for_events(entries, until_ns);
+  for (;;) {
+    self.meanwhile();
+    WEIR_RETURN_IF_ERROR(wait_for_events(entries, std::min(until_ns, now_ns() + kOtherWorkNs)));
+    const bool any = std::any_of(entries->begin(), entries->end(),
+                                 [](const pollfd& entry) { return entry.revents != 0; });
+    if (any || now_ns() >= until_ns) return Status();
+  }
 }
 
 }  // namespace weir::comm

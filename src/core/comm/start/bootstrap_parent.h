@@ -7,6 +7,7 @@
 #include <poll.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,6 +26,11 @@ struct JoiningRank {
   Rank rank = 0;
   Rank rank_count = 0;
   uint64_t deadline_ns = 0;
+  // Drawn at random for one join: by it a parent knows a rank that comes again over another path.
+  uint32_t instance = 0;
+  // How often a listener has not answered the proof.
+  uint32_t unanswered_count = 0;
+  std::function<void()> meanwhile{};  // JoinOptions::meanwhile; may be empty
 };
 
 // Names of Unix sockets: of the first rank of a host, and of a rank that takes redirected children.
@@ -42,7 +48,13 @@ struct Parent {
   std::unique_ptr<control::Link> link = nullptr;  // null: no answer there; try again later
   int64_t process = kElsewhere;
   std::string number{};  // " (rank 3)", as far as it is known; "": it is not
+  // Links that have sent their proof and got no answer in time. Their other end may count this rank
+  // as its child, and would take their end for its death: they stay open until it has a parent.
+  std::vector<std::unique_ptr<control::Link>> unanswered{};
 };
+
+// How long a rank waits for an answer over a network that lets it try `address_count` addresses.
+uint64_t answer_patience_ns(const JoiningRank& self, size_t address_count);
 
 // `number`: Parent::number.
 Result<Parent> connect_locally(const JoiningRank& self, const std::string& name,
@@ -68,5 +80,9 @@ bool is_answered(const Secret& secret, const Place& place, uint64_t deadline_ns)
 // Waits until one of `entries` has an event or the time has come; a signal ends it early. Their
 // `revents` are then valid.
 Status wait_for_events(std::vector<pollfd>* entries, uint64_t until_ns);
+// The same, and does other work meanwhile.
+Status wait_for_events(const JoiningRank& self, std::vector<pollfd>* entries, uint64_t until_ns);
+// Between two calls of `meanwhile`.
+inline constexpr uint64_t kOtherWorkNs = 20'000'000;
 
 }  // namespace weir::comm

@@ -35,8 +35,6 @@ constexpr uint64_t kLaterRanksNs = 2'000'000'000;
 constexpr size_t kWaitingMax = 64;
 // Between two calls of `still_possible`.
 constexpr uint64_t kCheckNs = 20'000'000;
-// The same of `meanwhile`.
-constexpr uint64_t kOtherWorkNs = 20'000'000;
 // A rank that is redirected more often than this starts again.
 constexpr int kRedirectsMax = 32;
 // How long a rank that has proven itself may take to say whether it admits us.
@@ -59,10 +57,12 @@ Tree::Tree(const JoiningRank& self, const Place& place, const TreeOptions& optio
       options_(options),
       node_(self.rank, self.rank_count, now_ns(), self.deadline_ns, options.join.began_ns),
       start_ns_(now_ns()) {
+  if (options.join.meanwhile) self_.meanwhile = [this] { do_other_work(now_ns()); };
   set_place(place);
 }
 
 Tree::~Tree() {
+  if (joined_ && node_.status().ok() && maker_.is_this()) await_children();
   for (Connection& one : connections_) hang_up(&one);
 }
 
@@ -82,7 +82,11 @@ Result<const net::TlsContext*> Tree::tls_if_asked() {
 Result<std::unique_ptr<Bootstrap>> Tree::join(const Secret& secret, Rank rank, Rank rank_count,
                                               uint64_t deadline_ns, const Place& place,
                                               const TreeOptions& options) {
-  std::unique_ptr<Tree> tree(new Tree({secret, rank, rank_count, deadline_ns}, place, options));
+  JoiningRank self{secret, rank, rank_count, deadline_ns};
+  if (!net::fill_random(reinterpret_cast<unsigned char*>(&self.instance), sizeof self.instance)) {
+    return system_error("getrandom");
+  }
+  std::unique_ptr<Tree> tree(new Tree(self, place, options));
   if (rank_count == 1) {
     tree->node_.be_root();
   } else {
@@ -93,7 +97,7 @@ Result<std::unique_ptr<Bootstrap>> Tree::join(const Secret& secret, Rank rank, R
   if (!all_came.ok()) return tree->end_joining(all_came);
   tree->joined_ = true;
   tree->times_.handshake_ns = now_ns() - tree->start_ns_ - tree->times_.rendezvous_ns;
-  tree->acceptors_.clear();
+  tree->stop_accepting();
   return std::unique_ptr<Bootstrap>(std::move(tree));
 }
 
@@ -121,7 +125,9 @@ Status Tree::find_place() {
     do_other_work(now);
     const Status possible = check_still_possible();
     if (!possible.ok()) return end(possible);
-    if (now >= self_.deadline_ns) return end(nobody_listens());
+    if (now >= self_.deadline_ns) {
+      return end(unanswered_.empty() ? nobody_listens() : unanswered(self_, kElsewhere, ""));
+    }
     const uint64_t next_ns = std::min(now + pause_ns, self_.deadline_ns);
     if (acceptors_.empty()) {
       sleep_until(next_ns);
@@ -164,55 +170,81 @@ Status Tree::look_for_parent(bool may_listen) {
   Result<Parent> found = connect_to_place(self_, place_, look_count_++, tls.value());
   next_look_ns_ = now_ns() + kNetworkPauseNs;
   if (!found.ok()) return found.status();
-  return found.value().link != nullptr ? settle(found.take()) : Status();
+  return settle(found.take());
 }
 
 // Follows redirections until a parent admits this rank. Without success all begins anew.
 Status Tree::settle(Parent parent) {
-  for (int i = 0; i <= kRedirectsMax && parent.link != nullptr; ++i) {
-    bool ended = false;
-    std::optional<ChildAddress> redirect;
-    WEIR_RETURN_IF_ERROR(await_decision(parent, &ended, &redirect));
-    if (node_.has_parent()) {
-      connections_.push_back({Node::kUp, std::move(parent.link)});
-      return Node::fits_below_root(self_.rank_count) ? Status() : take_children();
+  std::optional<ChildAddress> at;  // nothing: at the place
+  for (int i = 0; i <= kRedirectsMax; ++i) {
+    keep_unanswered(&parent);
+    Decision decision;
+    const size_t path_count = (at ? at->place : place_).addresses.size();
+    const bool has_others = parent.process == kElsewhere && path_count > 1;
+    if (parent.link != nullptr) {
+      Result<Decision> decided =
+          await_decision(parent, has_others ? answer_patience_ns(self_, path_count) : kDecisionNs);
+      if (!decided.ok()) return decided.status();
+      decision = decided.take();
     }
-    if (ended) return Status();
-    parent = Parent{};
+    switch (decision.kind) {
+      case Decision::Kind::kAdmitted:
+        parent_at_ = at;
+        admit(std::move(parent), decision);
+        return Node::fits_below_root(self_.rank_count) ? Status() : take_children();
+      case Decision::Kind::kRedirected:
+        at = decision.redirect;
+        break;
+      case Decision::Kind::kEnded:
+        return Status();
+      case Decision::Kind::kNone:
+        if (parent.link != nullptr && !has_others) {
+          return unanswered(self_, parent.process, parent.number);
+        }
+        if (parent.link != nullptr) parent.unanswered.push_back(std::move(parent.link));
+        keep_unanswered(&parent);
+        // A rank that may have taken this one in is asked again.
+        if (!at || unanswered_.empty() || now_ns() >= self_.deadline_ns) return Status();
+    }
     const Result<const net::TlsContext*> tls = tls_if_asked();
     if (!tls.ok()) return tls.status();
-    Result<Parent> next = connect_to(self_, *redirect, tls.value());
+    parent = Parent{};
+    Result<Parent> next = connect_to(self_, *at, tls.value());
     if (!next.ok()) return next.status();
     parent = next.take();
   }
   return Status();
 }
 
-// Until the node has a parent, the link has ended, or a redirection has come.
-Status Tree::await_decision(const Parent& parent, bool* ended,
-                            std::optional<ChildAddress>* redirect) {
+// Until the parent has decided, for `patience_ns` at most.
+Result<Tree::Decision> Tree::await_decision(const Parent& parent, uint64_t patience_ns) {
   control::Link* const link = parent.link.get();
-  const int64_t process = parent.process;
   const uint64_t until_ns =
-      std::min(with_grace(self_.deadline_ns, now_ns()), now_ns() + kDecisionNs);
+      std::min(with_grace(self_.deadline_ns, now_ns()), now_ns() + patience_ns);
+  Decision decision;
   Status told;
   bool good = true;
   const auto take = [&](const control::Frame& frame) {
     // What the parent sends right after the admission is for the node.
-    if (node_.has_parent()) {
+    if (decision.kind == Decision::Kind::kAdmitted) {
       node_.receive(Node::kUp, frame, now_ns());
+      ++decision.early_count;
       return true;
     }
     const auto message = static_cast<Message>(frame.detail);
-    ChildAddress address{frame.rank, {}};
     const bool is_start = frame.kind == control::Frame::Kind::kStart;
+    decision.redirect.rank = frame.rank;
     if (is_start && message == Message::kAdmit) {
-      node_.set_parent(frame.rank, process);
+      decision.kind = Decision::Kind::kAdmitted;
+      if (!node_.has_parent()) node_.set_parent(frame.rank, parent.process);
+      decision.parent = frame.rank;
+      decision.is_known = !frame.payload.empty();
+      good = frame.payload.empty() || unpack_count(frame.payload, &decision.received_count);
     } else if (is_start && message == Message::kFailure) {
       told = unpack_failure(frame.payload);
     } else if (is_start && message == Message::kRedirect &&
-               unpack_address(frame.payload, &address)) {
-      *redirect = address;
+               unpack_address(frame.payload, &decision.redirect)) {
+      decision.kind = Decision::Kind::kRedirected;
     } else {
       good = false;
     }
@@ -221,13 +253,12 @@ Status Tree::await_decision(const Parent& parent, bool* ended,
   for (;;) {
     const bool open = link->receive(take);
     if (!told.ok()) return told;
-    if (node_.has_parent() || redirect->has_value()) return Status();
-    if (!good || link->is_malformed()) return unreadable(self_, process);
-    *ended = !open;
-    if (*ended) return Status();
-    if (now_ns() >= until_ns) return unanswered(self_, process, parent.number);
+    if (decision.kind != Decision::Kind::kNone) return decision;
+    if (!good || link->is_malformed()) return unreadable(self_, parent.process);
+    if (!open) decision.kind = Decision::Kind::kEnded;
+    if (!open || now_ns() >= until_ns) return decision;
     std::vector<pollfd> entries{{link->fd(), POLLIN, 0}};
-    if (!link->has_unread()) WEIR_RETURN_IF_ERROR(wait_for_events(&entries, until_ns));
+    if (!link->has_unread()) WEIR_RETURN_IF_ERROR(wait_for_events(self_, &entries, until_ns));
   }
 }
 
@@ -291,6 +322,18 @@ Status Tree::take_children() {
   return Status();
 }
 
+// All have come. Children on other hosts may come again, over another path.
+void Tree::stop_accepting() {
+  const bool has_remote_child =
+      std::any_of(connections_.begin(), connections_.end(), [](const Connection& one) {
+        return one.number() != Node::kUp && one.is_open() && !one.is_local();
+      });
+  for (const auto& acceptor : acceptors_) acceptor->close_local();
+  std::erase_if(acceptors_, [&](const auto& acceptor) {
+    return !has_remote_child || !acceptor->listens_on_network();
+  });
+}
+
 Status Tree::check_still_possible() {
   if (!options_.join.still_possible || now_ns() < next_check_ns_) return Status();
   next_check_ns_ = now_ns() + kCheckNs;
@@ -350,11 +393,13 @@ Status Tree::work(uint64_t until_ns) {
       const size_t entry = acceptor_count + i;
       Connection& one = connections_[i];
       // At first, and of a connection that has just come, nothing is known.
-      const bool known = entry < entries.size() && one.link != nullptr && !one.link->has_unread();
+      const bool known = entry < entries.size() && one.is_open() && !one.link().has_unread() &&
+                         entries[entry].fd == one.link().fd();
       if (!known || entries[entry].revents != 0) read(&one);
     }
     decide_waiting();
-    std::erase_if(connections_, [](const Connection& one) { return one.link == nullptr; });
+    std::erase_if(connections_, [](const Connection& one) { return !one.is_open(); });
+    if (node_.busy()) watch_path(now_ns());
     const uint64_t now = now_ns();
     if (!joined_) {
       const Status possible = check_still_possible();
@@ -372,14 +417,15 @@ Status Tree::work(uint64_t until_ns) {
     uint64_t wake_ns = std::min(node_.expiry_ns(), until_ns);
     if (options_.join.still_possible && !joined_) wake_ns = std::min(wake_ns, next_check_ns_);
     if (options_.join.meanwhile) wake_ns = std::min(wake_ns, next_other_work_ns_);
+    wake_ns = std::min(wake_ns, next_here_ns_);
     entries.clear();
     for (const auto& acceptor : acceptors_) {
       entries.push_back({acceptor->fd(), POLLIN, 0});
       wake_ns = std::min(wake_ns, acceptor->next_ns());
     }
     for (const Connection& one : connections_) {
-      entries.push_back({one.link->fd(), static_cast<short>(one.link->events()), 0});
-      if (one.link->has_unread()) wake_ns = now;
+      entries.push_back({one.link().fd(), static_cast<short>(one.link().events()), 0});
+      if (one.link().has_unread()) wake_ns = now;
     }
     const Status waited = wait_for_events(&entries, wake_ns);
     if (!waited.ok()) node_.fail(waited);
@@ -441,13 +487,16 @@ void Tree::decide(Arrival arrival) {
     (void)link.flush();
   };
   check_tls(arrival, joined);
+  if (node_.status().ok() && take_up_again(joined.rank, subject[2], &arrival)) return;
   if (!node_.status().ok()) {
     say(Message::kFailure, 0, pack_failure(node_.status()));
     told_.insert(joined.rank);
+  } else if (joined_) {
+    // All have come: it belongs to another start.
   } else if (node_.has_room()) {
     say(Message::kAdmit, self_.rank, "");
     node_.add_child(next_number_, joined, now_ns());
-    connections_.push_back({next_number_++, std::move(arrival.link)});
+    connections_.emplace_back(next_number_++, std::move(arrival.link), joined.rank, subject[2], 0);
     return;
   } else if (const auto to = node_.redirect()) {
     say(Message::kRedirect, to->rank, pack_address(*to));
@@ -463,41 +512,39 @@ void Tree::decide_waiting() {
 }
 
 void Tree::read(Connection* connection) {
-  if (connection->link == nullptr) return;
-  control::Link& link = *connection->link;
-  const bool open = link.receive([&](const control::Frame& frame) {
-    node_.receive(connection->number, frame, now_ns());
-    return true;
-  });
+  if (!connection->is_open()) return;
+  const bool open = connection->receive(
+      [&](const control::Frame& frame) { node_.receive(connection->number(), frame, now_ns()); });
   if (open) return;
+  const control::Link& link = connection->link();
   using Failure = net::Stream::Failure;
   const Failure failure = link.stream().failure();
   if (failure == Failure::kDamaged ||
       (failure == Failure::kBroken && !link.stream().reason().empty())) {
-    node_.receive_damaged(connection->number);
+    node_.receive_damaged(connection->number());
   } else if (link.is_malformed() || failure != Failure::kNone) {
-    node_.receive_malformed(connection->number);
+    node_.receive_malformed(connection->number());
   } else {
-    node_.closed(connection->number);
+    node_.closed(connection->number());
     hang_up(connection);
   }
 }
 
 // In a forked child the parent's connection goes on.
 void Tree::hang_up(Connection* connection) const {
-  if (connection->link != nullptr && maker_.is_this()) connection->link->shut();
-  connection->link.reset();
+  if (connection->is_open() && maker_.is_this()) connection->link().shut();
+  connection->close();
 }
 
 void Tree::send() {
-  for (const Node::Send& one : node_.take_sends()) {
+  for (Node::Send& one : node_.take_sends()) {
     const auto it = std::find_if(connections_.begin(), connections_.end(),
-                                 [&](const Connection& c) { return c.number == one.link; });
-    if (it != connections_.end() && it->link != nullptr) it->link->queue(one.frame());
+                                 [&](const Connection& c) { return c.number() == one.link; });
+    if (it != connections_.end()) it->send(std::move(one));
   }
   // If a connection cannot be written, poll will report that it has ended.
   for (Connection& one : connections_) {
-    if (one.link != nullptr) (void)one.link->flush();
+    if (one.is_open()) (void)one.link().flush();
   }
 }
 
@@ -511,13 +558,12 @@ void Tree::deliver() {
     entries.clear();
     std::vector<Node::Link> waiting;
     for (Connection& one : connections_) {
-      if (one.link == nullptr) continue;
-      if (!one.link->flush()) {
-        read(&one);
-      } else if (one.link->queued_bytes() > 0) {
-        waiting.push_back(one.number);
-        entries.push_back({one.link->fd(), static_cast<short>(one.link->events() & POLLOUT), 0});
-      }
+      if (!one.is_open()) continue;
+      if (one.waits_for_child() || !one.link().flush()) read(&one);
+      if (!one.is_open() || !(one.waits_for_child() || one.link().queued_bytes() > 0)) continue;
+      waiting.push_back(one.number());
+      const uint32_t events = one.waits_for_child() ? POLLIN : one.link().events() & POLLOUT;
+      entries.push_back({one.link().fd(), static_cast<short>(events), 0});
     }
     node_.look(Node::Look::kChildrensReasons);
     if (waiting.empty() || !node_.status().ok()) return;
@@ -529,7 +575,9 @@ void Tree::deliver() {
 
 Status Tree::look() {
   do_other_work(now_ns());
+  serve_acceptors();
   for (Connection& one : connections_) read(&one);
+  send();
   node_.look(Node::Look::kAll);
   if (!node_.status().ok()) say_farewell();
   return node_.status();
@@ -554,20 +602,20 @@ Status Tree::give_up(const Status& reason) {
 // elsewhere often follows from a parent that is stopped, and then nobody else can tell that.
 bool Tree::is_taken_by_parent(const Status& reason) {
   const auto parent = std::find_if(connections_.begin(), connections_.end(),
-                                   [](const Connection& one) { return one.number == Node::kUp; });
-  if (parent == connections_.end() || parent->link == nullptr) return true;
-  parent->link->queue({control::Frame::Kind::kStart, static_cast<uint8_t>(Message::kFailure), 0,
-                       node_.round(), pack_failure(reason)});
+                                   [](const Connection& one) { return one.number() == Node::kUp; });
+  if (parent == connections_.end() || !parent->is_open()) return true;
+  parent->link().queue({control::Frame::Kind::kStart, static_cast<uint8_t>(Message::kFailure), 0,
+                        node_.round(), pack_failure(reason)});
   const uint64_t until_ns = now_ns() + kReasonNs;
-  while (parent->link != nullptr && now_ns() < until_ns) {
+  while (parent->is_open() && now_ns() < until_ns) {
     std::vector<pollfd> entries{
-        {parent->link->fd(), static_cast<short>(parent->link->events()), 0}};
-    if (!parent->link->flush() || !wait_for_events(&entries, until_ns).ok()) return true;
+        {parent->link().fd(), static_cast<short>(parent->link().events()), 0}};
+    if (!parent->link().flush() || !wait_for_events(&entries, until_ns).ok()) return true;
     read(&*parent);
     node_.look(Node::Look::kReasons);
     if (!node_.status().ok()) return true;
   }
-  return parent->link == nullptr;
+  return !parent->is_open();
 }
 
 void Tree::say_farewell() {
@@ -578,8 +626,8 @@ void Tree::say_farewell() {
   for (;;) {
     entries.clear();
     for (Connection& one : connections_) {
-      if (one.link != nullptr && one.link->flush() && one.link->queued_bytes() > 0) {
-        entries.push_back({one.link->fd(), POLLOUT, 0});
+      if (one.is_open() && one.link().flush() && one.link().queued_bytes() > 0) {
+        entries.push_back({one.link().fd(), POLLOUT, 0});
       }
     }
     if (entries.empty() || now_ns() >= until_ns) break;
@@ -637,7 +685,12 @@ Result<std::vector<std::string>> Tree::all_gather(std::string_view blob, uint64_
                                         blob.size(), kBlobBytesMax));
   }
   node_.start_round(blob, now_ns(), deadline_ns);
+  next_here_ns_ = UINT64_MAX;
   WEIR_RETURN_IF_ERROR(work(UINT64_MAX));
+  // The parent has answered all that it was sent.
+  for (Connection& one : connections_) {
+    if (one.number() == Node::kUp) one.forget_before(node_.round() + 1);
+  }
   return node_.take_blobs();
 }
 

@@ -13,6 +13,7 @@
 
 #include "core/base/process_generation.h"
 #include "core/comm/start/bootstrap.h"
+#include "core/comm/start/bootstrap_connection.h"
 #include "core/comm/start/bootstrap_node.h"
 #include "core/comm/start/bootstrap_parent.h"
 #include "core/control/acceptor.h"
@@ -44,9 +45,15 @@ class Tree final : public Bootstrap {
 
  private:
   using Arrival = control::Acceptor::Arrival;
-  struct Connection {
-    Node::Link number = Node::kUp;
-    std::unique_ptr<control::Link> link;  // null: it has ended
+  // What a parent that has taken the proof says about the joining rank.
+  struct Decision {
+    enum class Kind : uint8_t { kNone, kAdmitted, kRedirected, kEnded };
+    Kind kind = Kind::kNone;  // kNone: nothing in time
+    Rank parent = 0;
+    ChildAddress redirect{};
+    bool is_known = false;        // it is the parent's child already, from which
+    uint32_t received_count = 0;  // so many messages came
+    uint32_t early_count = 0;     // messages that came right after the admission
   };
 
   Tree(const JoiningRank& self, const Place& place, const TreeOptions& options);
@@ -57,10 +64,12 @@ class Tree final : public Bootstrap {
   Result<const net::TlsContext*> tls_if_asked();
   Status look_for_parent(bool may_listen);
   Status settle(Parent parent);
-  Status await_decision(const Parent& parent, bool* ended, std::optional<ChildAddress>* redirect);
+  Result<Decision> await_decision(const Parent& parent, uint64_t patience_ns);
+  void admit(Parent parent, const Decision& decision);
   // Listens for children at the Unix socket `name`; null: another process does.
   Result<control::Acceptor*> listen(const std::string& name);
   void listen_at_place();
+  void stop_accepting();
   Status take_children();  // children that others redirect
   Status nobody_listens() const;
   // Asks now and then, through `still_possible`, whether all ranks can still come.
@@ -76,6 +85,14 @@ class Tree final : public Bootstrap {
   void decide_waiting();
   void read(Connection* connection);
   void hang_up(Connection* connection) const;
+
+  // ---- Other paths of the network (bootstrap_paths.cc)
+  void keep_unanswered(Parent* parent);
+  bool take_up_again(Rank rank, uint32_t instance, Arrival* arrival);
+  Connection* remote_parent();
+  void watch_path(uint64_t now_ns);
+  void try_other_path();
+  void await_children();
   void send();
   void deliver();
   bool is_taken_by_parent(const Status& reason);
@@ -97,6 +114,11 @@ class Tree final : public Bootstrap {
   std::vector<Connection> connections_;
   std::set<Rank> told_;           // of the failure, before they were admitted
   std::vector<Arrival> waiting_;  // there is no room for these yet, here or below
+  std::vector<std::unique_ptr<control::Link>> unanswered_;  // Parent::unanswered
+  std::optional<ChildAddress> parent_at_;                   // else it is the root
+  uint64_t next_here_ns_ = UINT64_MAX;                      // kHere to the parent
+  uint64_t next_path_ns_ = 0;                               // another one may be tried
+  uint32_t path_count_ = 0;                                 // that were tried
   Node::Link next_number_ = 1;
   uint32_t look_count_ = 0;
   uint64_t next_look_ns_ = 0;
