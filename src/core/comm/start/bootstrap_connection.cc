@@ -34,8 +34,9 @@ bool Connection::receive(const std::function<void(const control::Frame&)>& take)
     if (is_start && message == Message::kHere) return true;
     if (is_start && message == Message::kAgain) {
       uint32_t count = 0;
-      return std::exchange(waits_for_child_, false) && unpack_count(frame.payload, &count) &&
-             send_again_from(count);
+      malformed_ = !(std::exchange(waits_for_child_, false) &&
+                     unpack_count(frame.payload, &count) && send_again_from(count));
+      return !malformed_;
     }
     ++received_count_;
     if (is_start && message == Message::kGive) forget_before(frame.version);

@@ -42,6 +42,8 @@ class Connection {
   void send(Node::Send message);
   // Gives what has come to `take`. False: the link has ended or is unusable.
   bool receive(const std::function<void(const control::Frame&)>& take);
+  // It has ended because of what came over it.
+  bool is_malformed() const { return malformed_ || link_->is_malformed(); }
   // All that was sent before `round` has come.
   void forget_before(uint32_t round);
 
@@ -60,6 +62,7 @@ class Connection {
   Rank rank_;
   uint32_t instance_;
   bool waits_for_child_ = false;
+  bool malformed_ = false;
   uint32_t sent_count_ = 0;
   uint32_t received_count_;
   std::deque<Node::Send> kept_;  // the last ones that were sent

@@ -522,7 +522,7 @@ void Tree::read(Connection* connection) {
   if (failure == Failure::kDamaged ||
       (failure == Failure::kBroken && !link.stream().reason().empty())) {
     node_.receive_damaged(connection->number());
-  } else if (link.is_malformed() || failure != Failure::kNone) {
+  } else if (connection->is_malformed() || failure != Failure::kNone) {
     node_.receive_malformed(connection->number());
   } else {
     node_.closed(connection->number());
