@@ -145,8 +145,8 @@ TEST(TcpRejoin, AMessageOfAPeerThatHasLeftComesOverARailThatComesLater) {
   }
 }
 
-// The peer has both connections of a rail, and sends over it; one of them has not come here when the
-// rail fails.
+// The peer has both connections of a rail, and sends over it; one of them has not come here when
+// the rail fails.
 TEST(TcpRejoin, AMessageOverAConnectionThatDidNotComeComesOverAnotherRail) {
   const Ends first, second;
   Bundle bundle(2), peer(2);

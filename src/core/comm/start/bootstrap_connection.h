@@ -19,8 +19,8 @@ namespace weir::comm {
 
 class Connection {
  public:
-  // `link`: null until go_on_over. `instance`: of the child (JoiningRank); 0: this is the connection
-  // to the parent. `received_count`: messages that have come over `link` already.
+  // `link`: null until go_on_over. `instance`: of the child (JoiningRank); 0: the connection leads to
+  // the parent. `received_count`: messages that have come over `link` already.
   Connection(Node::Link number, std::unique_ptr<control::Link> link, Rank rank, uint32_t instance,
              uint32_t received_count)
       : number_(number),
@@ -51,8 +51,8 @@ class Connection {
   void go_on_over(std::unique_ptr<control::Link> link);
   // The child has not said yet what it has received.
   bool waits_for_child() const { return waits_for_child_; }
-  // ---- The parent has been connected to again, and has received `count` messages. False: it cannot
-  // have.
+  // ---- The parent has been connected to again, and has received `count` messages. False: it
+  // cannot have.
   bool go_on_over(std::unique_ptr<control::Link> link, uint32_t count);
 
  private:

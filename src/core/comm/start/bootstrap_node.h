@@ -13,15 +13,15 @@
 // Messages are frames of kind kStart (core/control/link.h). Integers are little-endian.
 //
 //   detail        from     rank         payload
-//   1 kAdmit      parent   its own      none: the joining rank is its child now; or, of a child that
-//                                       comes over another path, how many messages came from it (4)
+//   1 kAdmit      parent   its own      none: the joining rank is its child now; or, of one that comes
+//                                       over another path, how many messages came from it (4)
 //   2 kRedirect   parent   rank to ask  where that one takes children; the last one
 //   3 kAddress    child    0            where the child takes children
 //   4 kGive       child    0            patience, us (8); records
 //   5 kTake       parent   0            records of all ranks in rank order; of round 0: none
 //   6 kFailure    both     0            code (4), text; the last one of its direction
-//   7 kHere       child    0            none; so that the child sees whether the parent's host answers
-//   8 kAgain      child    0            after that kAdmit: how many messages came from the parent (4)
+//   7 kHere       child    0            none: so that it sees whether the parent's host answers
+//   8 kAgain      child    0            after that kAdmit: how many messages came to it (4)
 //
 //   where         0      2  port
 //                 2    ...  place (bootstrap_place.h)
