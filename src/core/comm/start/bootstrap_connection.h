@@ -19,8 +19,8 @@ namespace weir::comm {
 
 class Connection {
  public:
-  // `link`: null until go_on_over. `instance`: of the child (JoiningRank); 0: the connection leads to
-  // the parent. `received_count`: messages that have come over `link` already.
+  // `link`: null until go_on_over. `instance`: of the child (JoiningRank); 0: it is the connection
+  // to the parent. `received_count`: messages that have come over `link` already.
   Connection(Node::Link number, std::unique_ptr<control::Link> link, Rank rank, uint32_t instance,
              uint32_t received_count)
       : number_(number),

@@ -13,8 +13,8 @@
 // Messages are frames of kind kStart (core/control/link.h). Integers are little-endian.
 //
 //   detail        from     rank         payload
-//   1 kAdmit      parent   its own      none: the joining rank is its child now; or, of one that comes
-//                                       over another path, how many messages came from it (4)
+//   1 kAdmit      parent   its own      none: the joining rank is its child now; or, of one that
+//                                       comes over another path: how many messages came (4)
 //   2 kRedirect   parent   rank to ask  where that one takes children; the last one
 //   3 kAddress    child    0            where the child takes children
 //   4 kGive       child    0            patience, us (8); records
