@@ -85,6 +85,14 @@ void set_link(const char* device, bool up) {
             0);
 }
 
+// What this rank's host sends there is lost, as where a switch has failed.
+void lose(const char* device, bool loses) {
+  const std::string name = device;
+  const std::string command = loses ? "tc qdisc replace dev " + name + " root pfifo limit 0"
+                                    : "tc qdisc del dev " + name + " root";
+  EXPECT_EQ(std::system(command.c_str()), 0);
+}
+
 TEST_F(Rails, BothLinksCarryAndTheResultsAreRight) {
   // Each is too slow to carry everything alone.
   LabOptions options = two_links();
@@ -279,6 +287,58 @@ TEST_F(Rails, ALinkWhoseOwnInterfaceIsDownLosesNoMessage) {
     });
     if (HasFailure()) return;
   }
+}
+
+// Which makes no call for longer than a rank that closes waits for an acknowledgement.
+TEST_F(Rails, ARankThatClosesWaitsForTheWordOfOneThatComputes) {
+  for (const char* device : {"eth0", "eth1"}) {
+    run_in_lab(two_links(), [&](int rank, weir_comm_t comm) {
+      weir_comm_t made = nullptr;
+      ASSERT_EQ(weir_comm_split(comm, 0, rank, nullptr, &made), WEIR_OK) << weir_last_error(comm);
+      reduce_exactly(made, rank, kMiB);
+      ASSERT_EQ(weir_barrier(made, nullptr), WEIR_OK) << weir_last_error(made);
+      usleep(300'000);
+      if (rank == 1) set_link(device, false);
+      if (rank == 0) usleep(3'000'000);
+      for (int32_t k = 0; k < 5; ++k) {
+        int32_t said = rank == 1 ? k : -1;
+        ASSERT_EQ(weir_broadcast(made, &said, &said, 1, WEIR_INT32, 1, nullptr), WEIR_OK)
+            << weir_last_error(made);
+        ASSERT_EQ(said, k);
+      }
+      ASSERT_EQ(weir_comm_destroy(made), WEIR_OK);
+      if (rank == 1) set_link(device, true);
+    });
+    if (HasFailure()) return;
+  }
+}
+
+// Its own carried nothing when the ranks connected.
+TEST_F(Rails, ARailThatBeganOverAnotherLinkTakesItsOwnOnceThatIsBack) {
+  if (std::system("tc -V >/dev/null 2>&1") != 0) GTEST_SKIP() << "the program tc is missing";
+  run_in_lab(two_links(), [](int rank, weir_comm_t comm) {
+    weir_comm_t made = nullptr;
+    lose("eth0", true);
+    ASSERT_EQ(weir_comm_split(comm, 0, rank, nullptr, &made), WEIR_OK) << weir_last_error(comm);
+    ASSERT_EQ(weir_comm_set_timeout(made, 10'000), WEIR_OK);
+    const auto reduce_for_ms = [&](int ms) {
+      const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(ms);
+      int32_t goes_on = 1;
+      while (goes_on == 1 && !testing::Test::HasFatalFailure()) {
+        reduce_exactly(made, rank, 1000);
+        goes_on = std::chrono::steady_clock::now() < end ? 1 : 0;
+        ASSERT_EQ(weir_all_reduce(made, &goes_on, &goes_on, 1, WEIR_INT32, WEIR_MIN, nullptr),
+                  WEIR_OK)
+            << weir_last_error(made);
+      }
+    };
+    reduce_for_ms(500);
+    lose("eth0", false);
+    reduce_for_ms(3'000);
+    lose("eth1", true);
+    reduce_for_ms(2'000);
+    ASSERT_EQ(weir_comm_destroy(made), WEIR_OK);
+  });
 }
 
 // Cuts the links in turns, until `ends`; never both.

@@ -127,6 +127,8 @@ class Bundle final : private Receiver {
   uint32_t up_count() const { return rail_count() - down_count_; }
   // There are data that no rail has been given yet.
   bool has_unsent() const;
+  // Takes a rail out of use that works, to connect it over its own link.
+  void move(uint32_t rail);
   // No rail leads to the peer, but one is being connected for the first time.
   bool awaits_first() const;
   // The peer comes back with a rail whose latest connection it never had.
@@ -145,6 +147,8 @@ class Bundle final : private Receiver {
   bool flush();
   // The peer's host has all that was sent.
   bool is_acknowledged() const;
+  // It can be reached, and only the peer can say what it has of a rail that failed.
+  bool awaits_word() const;
 
  private:
   static constexpr uint64_t kSend = 1;
@@ -236,6 +240,7 @@ class Bundle final : private Receiver {
   void begin_end(uint32_t rail);
   void take_down(uint32_t rail, const char* reason);
   void pass_over_connection(uint32_t rail);
+  bool awaits_word(uint32_t rail) const;
   void take_back(uint32_t rail);
   bool carries(uint32_t rail) const {
     const Link& link = links_[rail];

@@ -20,6 +20,12 @@ constexpr double kLateNs = 1e9;
 constexpr double kLateFactor = 8;
 constexpr uint32_t kLateLooks = 10;
 
+// Bytes that the peer's host has not acknowledged.
+int unacknowledged(int fd) {
+  int waiting = 0;
+  return ioctl(fd, SIOCOUTQ, &waiting) == 0 ? waiting : 0;
+}
+
 }  // namespace
 
 void Bundle::look_after(uint64_t now_ns) {
@@ -117,6 +123,11 @@ void Bundle::forget_connection(uint32_t i) {
   take_back(i);
 }
 
+void Bundle::move(uint32_t rail) {
+  take_down(rail, "it goes over the link of another one");
+  news_ &= ~(1u << rail);
+}
+
 // Nothing was received over it: that is told.
 void Bundle::pass_over_connection(uint32_t i) {
   Link& link = links_[i];
@@ -166,13 +177,25 @@ void Bundle::listen() {
 
 bool Bundle::is_acknowledged() const {
   for (uint32_t i = 0; i < rail_count() && !failed_; ++i) {
-    const Link& link = links_[i];
-    // What the peer has of a rail that failed is known when it says so.
-    if (link.down && !link.peer_closed && rails_[i].has_outstanding() && !left()) return false;
-    int waiting = 0;
-    if (!link.down && ioctl(rails_[i].fd(), SIOCOUTQ, &waiting) == 0 && waiting > 0) return false;
+    if (awaits_word(i) || (!links_[i].down && unacknowledged(rails_[i].fd()) > 0)) return false;
   }
   return homeless_.empty();
+}
+
+bool Bundle::awaits_word() const {
+  bool awaits = false;
+  bool reaches = false;
+  for (uint32_t i = 0; i < rail_count() && !failed_; ++i) {
+    awaits = awaits || awaits_word(i);
+    reaches = reaches || (!links_[i].down && unacknowledged(rails_[i].fd()) == 0 &&
+                          unacknowledged(controls_[i].fd()) == 0);
+  }
+  return awaits && reaches;
+}
+
+bool Bundle::awaits_word(uint32_t i) const {
+  const Link& link = links_[i];
+  return link.down && !link.peer_closed && !left() && rails_[i].has_outstanding_copies();
 }
 
 bool Bundle::left() const {

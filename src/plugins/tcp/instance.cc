@@ -20,6 +20,8 @@ namespace {
 constexpr uint64_t kFarewellNs = 500'000'000;
 // The same for rails, of which a failed one is noticed after 0.5 s.
 constexpr uint64_t kRailsFarewellNs = 2'000'000'000;
+// The same where the peer must say what it has of a failed one, which it does when it makes a call.
+constexpr uint64_t kWordNs = 30'000'000'000;
 
 // Time limit for a lane's connection while nothing answers.
 constexpr uint64_t kConnectPatienceNs = 30'000'000'000;
@@ -35,14 +37,16 @@ bool has_left(const Instance* self, Peer* peer, uint32_t lane) {
 }  // namespace
 
 // A rail may have failed with it, and another one, which may still be on its way, carries it then.
-void Instance::flush(Bundle* bundle, uint64_t until_ns) {
-  uint64_t now_ns = monotonic_ns();
-  while (!(bundle->flush() && bundle->is_acknowledged()) && now_ns < until_ns) {
+void Instance::flush(uint32_t peer, Bundle* bundle) {
+  const uint64_t began_ns = monotonic_ns();
+  while (!(bundle->flush() && bundle->is_acknowledged())) {
     const timespec pause = {0, 200'000};
     nanosleep(&pause, nullptr);
-    now_ns = monotonic_ns();
+    const uint64_t now_ns = monotonic_ns();
     step(now_ns);
     bundle->drive();
+    const bool may_answer = bundle->awaits_word() && life(peer) == WEIR_LIFE_HERE;
+    if (now_ns - began_ns >= (may_answer ? kWordNs : kRailsFarewellNs)) return;
   }
 }
 
@@ -55,12 +59,11 @@ Instance::~Instance() {
   const uint64_t now_ns = monotonic_ns();
   if (ends && joined) take_arrived(now_ns);
   const uint64_t patience_ns = ends ? now_ns + kFarewellNs : 0;
-  const uint64_t rails_patience_ns = now_ns + kRailsFarewellNs;
   for (const std::unique_ptr<Peer>& peer : peers) {
     if (peer == nullptr || !ends) continue;
     if (Bundle* bundle = peer->bundle.get(); bundle != nullptr) {
       bundle->quiesce();
-      flush(bundle, rails_patience_ns);
+      flush(peer->rank, bundle);
       for (uint32_t rail = 0; rail < bundle->rail_count(); ++rail) {
         bundle->control(rail).say_goodbye();
         bundle->control(rail).stream().shut();

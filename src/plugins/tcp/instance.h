@@ -82,8 +82,8 @@ struct Instance final : Rejoin::Connector {
   void connect_lane(Peer* peer, uint32_t lane);
   // Takes the connections that have come, and looks after the operations that wait for one.
   void step(uint64_t now_ns);
-  // Waits until the peer's host has what was copied.
-  void flush(Bundle* bundle, uint64_t until_ns);
+  // Waits until the peer's host has what was copied for it.
+  void flush(uint32_t peer, Bundle* bundle);
   // WEIR_LIFE_*.
   int life(uint32_t peer) const {
     return control == nullptr ? int{WEIR_LIFE_HERE} : control->life(control->context, peer);

@@ -352,6 +352,14 @@ void Rail::drop_owned() {
   }
 }
 
+bool Rail::has_outstanding_copies() const {
+  for (uint64_t k = acknowledged_; k < queued_; ++k) {
+    const Fragment& fragment = sent_[k % kFragmentsMax].fragment;
+    if (fragment.op == nullptr && fragment.copy != Fragment::kGone) return true;
+  }
+  return false;
+}
+
 bool Rail::begin_fragment(Receiver* receiver) {
   const bool good = wire::decode(ahead_ + ahead_begin_, &current_) &&
                     current_.fragment_number == static_cast<uint32_t>(received_) &&

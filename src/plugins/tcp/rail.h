@@ -138,6 +138,8 @@ class Rail {
 
   // Forgets fragments sent from memory that its owner may use again, and all fragments after them.
   void drop_owned();
+  // There are copies of which the peer has not said that it has them.
+  bool has_outstanding_copies() const;
 
   // Receiving: what can be had without waiting, within a bound that keeps others served. True:
   // there may be more.

@@ -2,6 +2,7 @@
 #include "plugins/tcp/rejoin.h"
 
 #include <errno.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <string>
@@ -25,6 +26,15 @@ bool is_same_link(const Way& one, const Way& other) {
          one.offer.address == other.offer.address;
 }
 
+bool is_over(const Stream& stream, const Way& way) {
+  if (way.device.empty()) return true;
+  sockaddr_storage name{};
+  socklen_t bytes = sizeof name;
+  auto* const address = reinterpret_cast<sockaddr*>(&name);
+  return getsockname(stream.fd(), address, &bytes) != 0 ||
+         net::from_sockaddr(address) == way.source;
+}
+
 }  // namespace
 
 Rejoin::~Rejoin() {
@@ -43,8 +53,8 @@ void Rejoin::add(uint32_t peer, bool is_lower, Bundle* bundle, std::vector<std::
       if (have_ways && is_same_link(ways[rail][0], ways[other][0])) after[rail] = other;
     }
   }
-  peers_.push_back(
-      {peer, is_lower, bundle, std::move(ways), std::vector<Absent>(count), std::move(after)});
+  peers_.push_back({peer, is_lower, bundle, std::move(ways), std::vector<Absent>(count),
+                    std::move(after), std::vector<bool>(count)});
 }
 
 // The peer may have both connections of the rail, and use it.
@@ -193,18 +203,35 @@ void Rejoin::attach(Peer* peer, uint32_t rail_index) {
   Absent& rail = peer->rails[rail_index];
   rail.under_way = false;
   rail.next_ns = 0;
+  const std::vector<Way>& ways = peer->ways[rail_index];
+  peer->over_other_link[rail_index] =
+      rail.returns == 1 && peer->is_lower && !ways.empty() &&
+      !(is_over(rail.data, ways[0]) && is_over(rail.control, ways[0]));
   if (arrivals_ != nullptr) {
     arrivals_->watch(rail.data.fd(), {peer->rank, rail_index, false});
     arrivals_->watch(rail.control.fd(), {peer->rank, rail_index, true});
   }
   peer->bundle->attach(rail_index, std::exchange(rail.data, Stream()),
                        std::exchange(rail.control, Stream()), rail.returns);
+  move_to_own_links(peer);
   if (rail.returns == 1) {
     next_ns_ = 0;  // the next one over its link
     return;
   }
   report_.log(Report::kInformation, "tcp: rail " + std::to_string(rail_index) + " to rank " +
                                         std::to_string(peer->rank) + " is back");
+}
+
+void Rejoin::move_to_own_links(Peer* peer) const {
+  for (uint32_t rail = 0; rail < peer->rails.size(); ++rail) {
+    if (!peer->over_other_link[rail] || peer->bundle->up_count() < 2) continue;
+    peer->over_other_link[rail] = false;
+    report_.log(Report::kInformation, "tcp: rail " + std::to_string(rail) + " to rank " +
+                                          std::to_string(peer->rank) +
+                                          " goes over the link of another one, and is connected "
+                                          "again over its own");
+    peer->bundle->move(rail);
+  }
 }
 
 }  // namespace weir::plugins::tcp

@@ -5,7 +5,9 @@
 // ranks that begin at the same time would only delay each other, and messages wait for no more than
 // one rail. A rail that was taken out comes back: the higher rank tries again over the
 // same way, at growing intervals, and uses the rail once the lower one has said that it accepts it
-// (wire.h), since both must know first what was lost with the connection before. It works in steps
+// (wire.h), since both must know first what was lost with the connection before. The first
+// connection of rail 0 may go over any link, as one may be down: once another rail is there, it is
+// connected again over its own. It works in steps
 // without waiting, and only while a rail is down. One thread at a time.
 #pragma once
 
@@ -72,6 +74,7 @@ class Rejoin {
     std::vector<std::vector<Way>> ways;
     std::vector<Absent> rails;
     std::vector<uint32_t> after;  // [rail]: the one before it over the same link; itself: none
+    std::vector<bool> over_other_link;  // [rail]: it was connected over the link of another one
   };
 
   void start(Peer* peer, uint32_t rail, uint64_t now_ns);
@@ -81,6 +84,7 @@ class Rejoin {
   Peer* peer_of(uint32_t rank);
   void complete(Peer* peer, uint32_t rail, uint64_t now_ns);
   void attach(Peer* peer, uint32_t rail);
+  void move_to_own_links(Peer* peer) const;
 
   Report report_;
   Connector* connector_;
