@@ -40,6 +40,8 @@ constexpr std::array<Bulk, 6> kBulks = {{{1024, 1e18, -1},
 
 constexpr std::array<uint64_t, 4> kBriefBulks = {8 * 1024, 64 * 1024, 256 * 1024, 1024 * 1024};
 constexpr double kBriefNsMax = 200e6;
+// Where a small message takes longer, what so few bytes take tells nothing of the wire.
+constexpr double kBriefMessageNsMax = 50e6;
 // A larger bulk that takes so much longer per byte is measured again.
 constexpr double kInterrupted = 1.3;
 // That a table may hold.
@@ -138,6 +140,10 @@ class LinkProbe {
     double message_ns = 0;
     WEIR_RETURN_IF_ERROR(ping(1, &message_ns));
     WEIR_RETURN_IF_ERROR(ping(1, &message_ns));
+    if (message_ns > kBriefMessageNsMax) {
+      link->wire_ns_per_byte = 0;
+      return ask({Phase::kStop, 0});
+    }
     double per_byte = 0;
     const auto measure = [&](uint64_t bytes, double* result) {
       BulkTimes times;

@@ -27,7 +27,9 @@ struct LinkProbeOptions {
   // The ranks are on different hosts, so that a wire between them is shared by all messages of a
   // host.
   bool is_network = false;
-  bool brief = false;  // only what the leader sends on the wire: a few milliseconds
+  // Only what the leader sends on the wire: a few milliseconds; 0 where a small message takes more
+  // than 50 ms.
+  bool brief = false;
 };
 Status probe_link(Context& context, Rank peer, bool leads, const LinkProbeOptions& options,
                   uint64_t deadline_ns, const ProbeWatch& watch, cost::LinkTimes* link,

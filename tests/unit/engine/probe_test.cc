@@ -70,11 +70,11 @@ struct Pair {
     EXPECT_FALSE(ends[0].holds_something());
     EXPECT_FALSE(ends[1].holds_something());
   }
-  void probe_over_link(bool is_network, uint64_t patience_ns) {
+  void probe_over_link(bool is_network, uint64_t patience_ns, bool brief = false) {
     run([&, deadline = now_ns() + patience_ns](Rank rank) {
       cost::LinkTimes unused;
       return probe_link(contexts[rank], 1 - rank, rank == 0,
-                        {.is_network = is_network, .brief = false}, deadline, {},
+                        {.is_network = is_network, .brief = brief}, deadline, {},
                         rank == 0 ? &link : &unused, &complete[rank]);
     });
   }
@@ -119,6 +119,28 @@ TEST(LinkProbe, OverASlowLinkEndsInSecondsWithWhatItHasFound) {
   EXPECT_GT(pair.link.wire_ns_per_byte, 60'000);
   EXPECT_LT(pair.link.wire_ns_per_byte, 1'000'000);
   EXPECT_EQ(pair.link.slot_in_ns_per_byte, built_in.slot_in_ns_per_byte);
+}
+
+// Six of them in turns, as between three hosts, must not take a minute.
+TEST(LinkProbe, ABriefOneOverALongWayEndsAfterTheRoundTrips) {
+  Pair pair;
+  pair.wire.latency_ns = 300 * kMillisecond;
+  pair.probe_over_link(true, 60'000 * kMillisecond, true);
+  ASSERT_TRUE(pair.statuses[0].ok()) << pair.statuses[0].text();
+  ASSERT_TRUE(pair.statuses[1].ok()) << pair.statuses[1].text();
+  EXPECT_TRUE(pair.nothing_is_left());
+  EXPECT_EQ(pair.link.wire_ns_per_byte, 0);
+  EXPECT_LE(pair.ends[0].largest_bytes, 64u);
+}
+
+TEST(LinkProbe, ABriefOneMeasuresTheWire) {
+  Pair pair;
+  pair.wire.latency_ns = 5 * kMillisecond;
+  pair.wire.ns_per_byte = 1'000;
+  pair.probe_over_link(true, 60'000 * kMillisecond, true);
+  ASSERT_TRUE(pair.statuses[0].ok()) << pair.statuses[0].text();
+  EXPECT_GT(pair.link.wire_ns_per_byte, 500);
+  EXPECT_LT(pair.link.wire_ns_per_byte, 10'000);
 }
 
 // As if the peer stood still: no figure of it is one that a table may hold.

@@ -315,8 +315,11 @@ Result<AgreedCosts> agree_on_links(Bootstrap& bootstrap, engine::Context& contex
       brief.push_back(pair);
       wires.push_back(of_pair.wire_of_host[taken[pair.first]++]);
       if (decides) {
-        log_info(fmt::format("{} from rank {} to rank {}, measured briefly: {:.3f} ns per byte",
-                             context.transport->name, pair.first, pair.second, wires.back()));
+        const std::string found =
+            wires.back() > 0 ? fmt::format("measured briefly: {:.3f} ns per byte", wires.back())
+                             : std::string("not measured, as a small message takes too long");
+        log_info(fmt::format("{} from rank {} to rank {}, {}", context.transport->name, pair.first,
+                             pair.second, found));
       }
       continue;
     }

@@ -15,8 +15,8 @@ namespace weir::comm {
 
 // What its user can do where ranks have not come by a deadline.
 inline constexpr const char* kAtDeadline =
-    "Check whether the awaited ranks are stopped, stuck elsewhere or slower than the deadline, or "
-    "raise WEIR_TIMEOUT_MS";
+    "Check whether the awaited ranks are stopped, stuck elsewhere, cut off from the network or "
+    "slower than the deadline, or raise WEIR_TIMEOUT_MS";
 
 class Failure {
  public:
