@@ -266,7 +266,8 @@ c10::intrusive_ptr<c10d::Backend> Backend::shrink(
         comm(), "shrink");
   // The ranks of a default group are numbered anew.
   std::vector<int> left;
-  for (int old = 0; old < getSize() && !members_of(*options_).empty(); ++old) {
+  const bool is_default = options_->global_ranks_in_group.empty();
+  for (int old = 0; old < getSize() && !is_default; ++old) {
     if (std::find(ranks.begin(), ranks.end(), old) == ranks.end()) left.push_back(old);
   }
   new_options->global_ranks_in_group = members_among(left, *options_);

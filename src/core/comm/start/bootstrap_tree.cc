@@ -62,7 +62,8 @@ Tree::Tree(const JoiningRank& self, const Place& place, const TreeOptions& optio
 }
 
 Tree::~Tree() {
-  if (joined_ && node_.status().ok() && maker_.is_this()) await_children();
+  const bool accepts = joined_ && !acceptors_.empty();
+  if (accepts && node_.status().ok() && maker_.is_this()) await_children();
   for (Connection& one : connections_) hang_up(&one);
 }
 
@@ -289,6 +290,7 @@ Result<control::Acceptor*> Tree::listen(const std::string& name) {
 // the others name, in their error, where they looked.
 void Tree::listen_at_place() {
   const int backlog = backlog_of(self_.rank_count);
+  has_several_addresses_ = place_.addresses.size() > 1;
   for (const net::IpAddress& address : place_.addresses) {
     int fd = -1;
     for (uint32_t i = 0; i < kPlacePortCount && fd < 0; ++i) {
@@ -314,6 +316,7 @@ Status Tree::take_children() {
     address.place.host = host_tag();
   }
   address.place.port = 0;
+  has_several_addresses_ = has_several_addresses_ || address.place.addresses.size() > 1;
   for (const net::IpAddress& one : address.place.addresses) {
     const int fd = net::listen_at(one, &address.place.port, backlog_of(self_.rank_count));
     if (fd >= 0) (void)made.value()->add(fd, false);
@@ -322,7 +325,7 @@ Status Tree::take_children() {
   return Status();
 }
 
-// All have come. Children on other hosts may come again, over another path.
+// All have come. Children on other hosts may come again, over another path where there is one.
 void Tree::stop_accepting() {
   const bool has_remote_child =
       std::any_of(connections_.begin(), connections_.end(), [](const Connection& one) {
@@ -330,7 +333,7 @@ void Tree::stop_accepting() {
       });
   for (const auto& acceptor : acceptors_) acceptor->close_local();
   std::erase_if(acceptors_, [&](const auto& acceptor) {
-    return !has_remote_child || !acceptor->listens_on_network();
+    return !has_several_addresses_ || !has_remote_child || !acceptor->listens_on_network();
   });
 }
 

@@ -116,6 +116,7 @@ class Tree final : public Bootstrap {
   std::vector<Arrival> waiting_;  // there is no room for these yet, here or below
   std::vector<std::unique_ptr<control::Link>> unanswered_;  // Parent::unanswered
   std::optional<ChildAddress> parent_at_;                   // else it is the root
+  bool has_several_addresses_ = false;                      // where this rank takes children
   uint64_t next_here_ns_ = UINT64_MAX;                      // kHere to the parent
   uint64_t next_path_ns_ = 0;                               // another one may be tried
   uint32_t path_count_ = 0;                                 // that were tried

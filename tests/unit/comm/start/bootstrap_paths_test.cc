@@ -17,10 +17,14 @@ namespace {
 using testing::HasSubstr;
 
 Place loopback() {
-  net::IpAddress address;
-  address.family = 4;
-  address.bytes = {127, 0, 0, 1};
-  return Place{{address}};
+  Place place;
+  for (const unsigned char last : {1, 2}) {
+    net::IpAddress address;
+    address.family = 4;
+    address.bytes = {127, 0, 0, last};
+    place.addresses.push_back(address);
+  }
+  return place;
 }
 
 struct Heard {
