@@ -22,6 +22,8 @@ constexpr uint64_t kFarewellNs = 500'000'000;
 constexpr uint64_t kRailsFarewellNs = 2'000'000'000;
 // The same where the peer must say what it has of a failed one, which it does when it makes a call.
 constexpr uint64_t kWordNs = 30'000'000'000;
+// Such a wait usually takes no longer.
+constexpr uint64_t kShortNs = 20'000'000;
 
 // Time limit for a lane's connection while nothing answers.
 constexpr uint64_t kConnectPatienceNs = 30'000'000'000;
@@ -39,14 +41,16 @@ bool has_left(const Instance* self, Peer* peer, uint32_t lane) {
 // A rail may have failed with it, and another one, which may still be on its way, carries it then.
 void Instance::flush(uint32_t peer, Bundle* bundle) {
   const uint64_t began_ns = monotonic_ns();
-  while (!(bundle->flush() && bundle->is_acknowledged())) {
-    const timespec pause = {0, 200'000};
+  uint64_t until_ns = began_ns + kRailsFarewellNs;
+  uint64_t now_ns = began_ns;
+  while (!(bundle->flush() && bundle->is_acknowledged()) && now_ns < until_ns) {
+    const timespec pause = {0, now_ns - began_ns < kShortNs ? 200'000 : 2'000'000};
     nanosleep(&pause, nullptr);
-    const uint64_t now_ns = monotonic_ns();
+    now_ns = monotonic_ns();
     step(now_ns);
     bundle->drive();
-    const bool may_answer = bundle->awaits_word() && life(peer) == WEIR_LIFE_HERE;
-    if (now_ns - began_ns >= (may_answer ? kWordNs : kRailsFarewellNs)) return;
+    if (!bundle->awaits_word() || life(peer) != WEIR_LIFE_HERE) continue;
+    until_ns = std::min(now_ns + kRailsFarewellNs, began_ns + kWordNs);
   }
 }
 

@@ -99,13 +99,13 @@ void Tree::try_other_path() {
   const net::TlsContext* const tls = options_.tls ? tls_.get() : nullptr;
   Result<Parent> found = parent_at_ ? connect_to(self, *parent_at_, tls)
                                     : connect_to_place(self, place_, look_count_++, tls);
-  // What a stranger at that address says does not matter, as long as the link is there.
+  // Whoever answers there need not be the parent, whose link is still there.
   if (!found.ok()) return;
   Parent parent = found.take();
   keep_unanswered(&parent);
   if (parent.link == nullptr) return;
   const Result<Decision> decided = await_decision(parent, answer_patience_ns(self, 2));
-  if (!decided.ok()) return;
+  if (!decided.ok()) return node_.fail(decided.status());
   const Decision& decision = decided.value();
   if (decision.kind == Decision::Kind::kNone) {
     parent.unanswered.push_back(std::move(parent.link));
