@@ -184,7 +184,8 @@ def shrink(group: dist.ProcessGroup | None = None) -> dist.ProcessGroup:
 
     Collective over them. ``group`` has ended then; where it was the default group, the new one is,
     and all other groups have ended: ranks are numbered anew. It is
-    ``torch.distributed.shrink_group(weir.lost_ranks(group), group)``. Operations in flight fail.
+    ``torch.distributed.shrink_group(weir.lost_ranks(group), group)``, and PyTorch knows the
+    members of the new group right. Operations in flight fail.
     A rank that the others have given up gets a ``DistBackendError`` that says so.
     The store of ``group`` must have outlived the lost ranks: a TCPStore in the process of rank 0
     does not outlive rank 0, torchrun's and a FileStore do.

@@ -26,6 +26,14 @@ int close_keeping_errno(int fd) {
   return -1;
 }
 
+// As getsockname and getpeername.
+IpAddress address_by(int (*name_of)(int, sockaddr*, socklen_t*), int fd) {
+  sockaddr_storage name{};
+  socklen_t bytes = sizeof name;
+  auto* const address = reinterpret_cast<sockaddr*>(&name);
+  return name_of(fd, address, &bytes) == 0 ? from_sockaddr(address) : IpAddress();
+}
+
 void set(int fd, int level, int name, int value) {
   // These options are optional: a failure is ignored.
   (void)setsockopt(fd, level, name, &value, sizeof value);
@@ -116,6 +124,10 @@ void prepare_stream(int fd) {
   set(fd, IPPROTO_TCP, TCP_KEEPCNT, kProbeCount);
   (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &kUnansweredMs, sizeof kUnansweredMs);
 }
+
+IpAddress local_address(int fd) { return address_by(getsockname, fd); }
+
+IpAddress peer_address(int fd) { return address_by(getpeername, fd); }
 
 void acknowledge_at_once(int fd) { set(fd, IPPROTO_TCP, TCP_QUICKACK, 1); }
 

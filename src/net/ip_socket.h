@@ -27,6 +27,10 @@ int accept_from(int listener, IpAddress* from);
 // Messages leave at once, and a peer whose host is gone is found within half a minute.
 void prepare_stream(int fd);
 
+// The address of either end of a connection; not valid if it is not known.
+IpAddress local_address(int fd);
+IpAddress peer_address(int fd);
+
 // What has come, and what comes next, is acknowledged without delay, as long as nothing is sent.
 void acknowledge_at_once(int fd);
 

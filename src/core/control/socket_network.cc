@@ -8,7 +8,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -522,11 +521,7 @@ net::IpAddress SocketNetwork::own_address(Rank peer) const {
   const int index = peers_[peer].link;
   if (index < 0) return net::IpAddress();
   const Link& link = *connections_[static_cast<size_t>(index)].link;
-  sockaddr_storage name{};
-  socklen_t bytes = sizeof name;
-  auto* const address = reinterpret_cast<sockaddr*>(&name);
-  if (link.is_local() || getsockname(link.fd(), address, &bytes) != 0) return net::IpAddress();
-  return net::from_sockaddr(address);
+  return link.is_local() ? net::IpAddress() : net::local_address(link.fd());
 }
 
 size_t SocketNetwork::link_count() const {

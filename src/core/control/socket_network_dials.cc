@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -47,14 +46,6 @@ constexpr uint32_t kPatienceDoublings = 5;
 
 uint64_t patience_ns(uint64_t first_ns, uint32_t failed_count) {
   return first_ns << std::min(failed_count, kPatienceDoublings);
-}
-
-// The address of the other end; not valid if it is not known.
-net::IpAddress peer_address(int fd) {
-  sockaddr_storage name{};
-  socklen_t bytes = sizeof name;
-  auto* const address = reinterpret_cast<sockaddr*>(&name);
-  return getpeername(fd, address, &bytes) == 0 ? net::from_sockaddr(address) : net::IpAddress();
 }
 
 uint64_t retry_after_ns(uint32_t round_count) {
@@ -144,7 +135,7 @@ void SocketNetwork::reroute(int index, uint64_t now) {
   }
   peer.reroute_ns = now + (kReroutePauseNs << std::min(peer.reroute_count, kReroutePauseDoublings));
   ++peer.reroute_count;
-  const net::IpAddress stalled = peer_address(one.link->fd());
+  const net::IpAddress stalled = net::peer_address(one.link->fd());
   dial(rank, Aim::kReroute);
   Dial& dial = *dial_of(rank);
   std::erase_if(dial.candidates,

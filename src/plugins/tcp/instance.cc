@@ -4,14 +4,13 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <time.h>
 
 #include <algorithm>
 #include <new>
 #include <utility>
 
-#include "net/ip_address.h"
+#include "net/ip_socket.h"
 
 namespace weir::plugins::tcp {
 namespace {
@@ -244,13 +243,9 @@ void Instance::take_lane(Peer* peer, uint32_t lane, Stream stream,
     if (connection.reason[0] != 0) peer->way += std::string("; not ") + connection.reason;
     peer->way += ")";
   } else {
-    sockaddr_storage name{};
-    socklen_t bytes = sizeof name;
-    auto* address = reinterpret_cast<sockaddr*>(&name);
-    const bool is_known = getsockname(stream.fd(), address, &bytes) == 0;
+    const net::IpAddress local = net::local_address(stream.fd());
     peer->way = "rank " + text_of(peer->rank) + ", which connected to " +
-                (is_known ? net::to_string(net::from_sockaddr(address)) : "this rank") +
-                " and chose the path";
+                (local.valid() ? net::to_string(local) : "this rank") + " and chose the path";
   }
   report.log(Report::kInformation, "tcp: rank " + text_of(rank) + " uses " + peer->way);
 }

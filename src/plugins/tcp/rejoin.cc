@@ -2,11 +2,12 @@
 #include "plugins/tcp/rejoin.h"
 
 #include <errno.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <string>
 #include <utility>
+
+#include "net/ip_socket.h"
 
 namespace weir::plugins::tcp {
 namespace {
@@ -28,11 +29,8 @@ bool is_same_link(const Way& one, const Way& other) {
 
 bool is_over(const Stream& stream, const Way& way) {
   if (way.device.empty()) return true;
-  sockaddr_storage name{};
-  socklen_t bytes = sizeof name;
-  auto* const address = reinterpret_cast<sockaddr*>(&name);
-  return getsockname(stream.fd(), address, &bytes) != 0 ||
-         net::from_sockaddr(address) == way.source;
+  const net::IpAddress local = net::local_address(stream.fd());
+  return !local.valid() || local == way.source;
 }
 
 }  // namespace

@@ -96,6 +96,17 @@ std::string patient(std::string_view records) {
   return bytes + std::string(records);
 }
 
+// A path over which all have come, and the one over which rank 1 comes again.
+struct TwoPaths {
+  explicit TwoPaths(const Secret& secret) : first(secret, 77), second(secret, 77) {
+    first.expect(Message::kAdmit, 0, "");
+    first.expect(Message::kTake, 0, "");
+    EXPECT_EQ(second.known_count(), 0u);
+  }
+  Path first;
+  Path second;
+};
+
 // Rank 0, in a thread of its own.
 class Root {
  public:
@@ -152,26 +163,18 @@ TEST(BootstrapPaths, NothingIsLostAndNothingComesTwiceWhereARankComesAgain) {
 TEST(BootstrapPaths, WhatALostPathHasCarriedIsNotAskedForAgain) {
   const Secret secret = fresh_secret();
   Root root(secret, 1);
-  Path first(secret, 77);
-  first.expect(Message::kAdmit, 0, "");
-  first.expect(Message::kTake, 0, "");
-  Path second(secret, 77);
-  EXPECT_EQ(second.known_count(), 0u);
-  second.say(Message::kAgain, 0, pack_count(1));
-  second.say(Message::kGive, 1, patient(record(1, "one")));
-  second.expect(Message::kTake, 1, record(0, "zero") + record(1, "one"));
+  TwoPaths paths(secret);
+  paths.second.say(Message::kAgain, 0, pack_count(1));
+  paths.second.say(Message::kGive, 1, patient(record(1, "one")));
+  paths.second.expect(Message::kTake, 1, record(0, "zero") + record(1, "one"));
   EXPECT_TRUE(root.finish().ok());
 }
 
 TEST(BootstrapPaths, ARankThatHasReceivedMoreThanWasSentIsNamed) {
   const Secret secret = fresh_secret();
   Root root(secret, 1);
-  Path first(secret, 77);
-  first.expect(Message::kAdmit, 0, "");
-  first.expect(Message::kTake, 0, "");
-  Path second(secret, 77);
-  EXPECT_EQ(second.known_count(), 0u);
-  second.say(Message::kAgain, 0, pack_count(9));
+  TwoPaths paths(secret);
+  paths.second.say(Message::kAgain, 0, pack_count(9));
   const Status status = root.finish();
   EXPECT_EQ(status.code(), Code::kInternal);
   EXPECT_THAT(status.text(), HasSubstr("rank 1 of 2 (a process on another host) sent an unexpected"
